@@ -25,14 +25,14 @@ from graphweft_contracts.errors import InvalidEvent, InvalidSettings, PartitionR
 
 if TYPE_CHECKING:
     # The models take most of the time of an import. The class does not need them, only a client does.
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
     from graphweft.transport import Transport
     from graphweft.turns import Turn, Turns
     from graphweft_contracts.context import ContextReply, ContextRequest
     from graphweft_contracts.events import Event
     from graphweft_contracts.memory import MemoryScope
-    from graphweft_contracts.search import Fill, IndexType, Searched, SearchQuery, WithoutEmbedder
+    from graphweft_contracts.search import Fill, IndexType, MemoryFilters, Searched, SearchQuery, WithoutEmbedder
 
 logger = logging.getLogger("graphweft.client")
 
@@ -338,6 +338,7 @@ class Client:
         max_tokens: int | None = None,
         after: str | None = None,
         explain: bool = False,
+        **filters: Unpack[MemoryFilters],
     ) -> ContextReply:
         """Search the memories of a scope, or an index of the graph, within ``budget_ms`` milliseconds.
 
@@ -353,6 +354,10 @@ class Client:
           for any query, alternating with the word matches of the other kinds, all without a score. With
           ``fill="latest"`` the latest rows of the scope come behind those that fit the query, up to ``top_k``.
         - ``index_name`` is an index of the graph.
+
+        Filters of a scope apply before ``top_k``: ``tags`` (all of them), ``metadata`` (all entries), ``ids``,
+        ``since`` and ``until`` (when it was said; the second excluded), ``as_of`` (search as at that time),
+        ``min_score`` (0 to 1, of the default ranking) and ``any_of`` (further scopes beside ``memory``).
 
         ``retrieval_query`` is Cypher that continues from ``node`` and ``score``, with ``params``. It returns at least
         ``text`` and ``score``, best first. It runs once for each kind, and the rows are merged by score.
@@ -376,6 +381,7 @@ class Client:
             retrieval_query=retrieval_query,
             filter_stop_words=filter_stop_words,
             message_history_count=message_history_count,
+            **filters,
         )
         try:
             text = text_of(query, message_history_count)

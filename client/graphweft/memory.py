@@ -1,4 +1,4 @@
-"""Memories of an agent: remember messages within a scope, and recall them.
+"""Memories of an agent: remember messages within a scope, recall, list, update and forget them.
 
 Remembering and erasing publish events. The chat of an event is the first of ``thread_id``, ``user_id``, ``agent_id``
 and ``application_id`` that the scope has; events of one chat keep their order. Erasing uses the chat of the user.
@@ -16,6 +16,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 from uuid import uuid4
 
 from pydantic import ValidationError
+from typing_extensions import Unpack
 
 from graphweft import tracing
 from graphweft.chat_formats import without_reasoning
@@ -24,11 +25,11 @@ from graphweft.chat_formats.parts import read_content
 from graphweft.client import Client
 from graphweft.searching import faults, make_scope
 from graphweft.sync import SyncClient
-from graphweft_contracts import ContextReply, Event, MemoryErase, MemoryMessage, MemoryScope
+from graphweft_contracts import ContextReply, Event, MemoryErase, MemoryMessage, MemoryScope, MemoryUpdate, Transient
 from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.memory import MEMORY_ROLES, SCOPES, derived_id, unknown_field
-from graphweft_contracts.search import Fill, IndexType, Searched, WithoutEmbedder, query_text
+from graphweft_contracts.search import Fill, IndexType, MemoryFilters, Searched, WithoutEmbedder, query_text
 
 _C = TypeVar("_C", bound=Client | SyncClient)
 _P = ParamSpec("_P")
@@ -41,9 +42,16 @@ logger = logging.getLogger("graphweft.memory")
 SOURCE: Final = "/graphweft/memory"
 """The default ``source`` of the events."""
 _FIELDS: Final = ("time", "message_id", "author_name")
-_ACCEPTED: Final = frozenset({"role", "text", "content", *_FIELDS})
+_LABELS: Final = ("tags", "metadata")
+"""Read from maps only: objects of runtimes have attributes of these names for other things."""
+_ACCEPTED: Final = frozenset({"role", "text", "content", *_FIELDS, *_LABELS})
 """The fields of a message that is a map."""
 _CHAT_ORDER: Final = tuple(reversed(SCOPES))
+_LISTING_MS: Final = 2_000
+"""The least budget of a list or look-up if the call names none: nobody waits for it in a turn."""
+_PAGE: Final = 1_000
+"""Memories that are looked up at once; the limit of an event and of a search."""
+_Rows = list[dict[str, Any]]
 
 
 class _UnknownField(ValueError):
@@ -66,7 +74,7 @@ class _Memories(Generic[_C]):
         scope_to_per_operation_thread_id: bool = False,
         memory_roles: Sequence[str] = ("user", "assistant"),
         message_history_count: int = 10,
-        read_own_writes: bool = False,
+        read_own_writes: bool = True,
         keep_reasoning: bool = False,
         source: str = SOURCE,
     ) -> None:
@@ -100,6 +108,11 @@ class _Memories(Generic[_C]):
             raise ValueError("scope_to_per_operation_thread_id requires a thread id: call thread_created first")
         return make_scope(**self._scopes, thread_id=self._thread_id)
 
+    @property
+    def position(self) -> str | None:
+        """The position of the last event that this object has sent, for the ``after`` of other requests."""
+        return self._position
+
     def thread_created(self, thread_id: str | None) -> None:
         """Set the thread id of this operation. Ignored without ``scope_to_per_operation_thread_id``, and for None.
 
@@ -117,16 +130,19 @@ class _Memories(Generic[_C]):
                 )
             self._thread_id = thread_id
 
-    def _remembered(self, messages: Iterable[Any], time: datetime | None) -> Event | None:
+    def _remembered(
+        self, messages: Iterable[Any], time: datetime | None, tags: Sequence[str], metadata: Mapping[str, Any] | None
+    ) -> Event | None:
         """Return the event, or None if no message qualifies or the messages cannot be read."""
         scope = self.scope
+        labels = _labels(tags, metadata)
         if isinstance(messages, str | bytes | Mapping):
             raise ValueError("messages must be a list of messages, each with role and text")
         try:
             return add_event(
                 self._app_id,
                 scope,
-                [found for message in messages if (found := self._message(message)) is not None],
+                [_labelled(found, labels) for message in messages if (found := self._message(message)) is not None],
                 source=self._source,
                 time=time,
             )
@@ -168,10 +184,42 @@ class _Memories(Generic[_C]):
             "after": self._position if self._read_own_writes else None,
         }
 
-    def _written(self, position: str | None) -> str | None:
-        if position is not None:
-            self._position = position
-        return position
+    def _written(self, *positions: str | None) -> str | None:
+        for position in positions:
+            if position is not None:
+                self._position = position
+        return positions[-1] if positions else None
+
+    def _listed(
+        self, limit: int, budget_ms: int | None, of: Searched, filters: MemoryFilters
+    ) -> tuple[str, dict[str, Any]]:
+        """Return the query and the arguments of the search for the latest records."""
+        budget = max(_LISTING_MS, self._client.budget_ms) if budget_ms is None else budget_ms
+        options: dict[str, Any] = {"of": of, "top_k": limit, "budget_ms": budget}
+        return "", self._searched({**options, **filters})
+
+    def _updated(self, row: Mapping[str, Any] | None, memory_id: str, changes: Mapping[str, Any]) -> Event:
+        """Return the event that changes a memory, in the chat in which it was added."""
+        if row is None or not row.get("chat_id"):
+            raise ValueError(f"the scope has no memory {memory_id!r}: `list` shows the ids of its memories")
+        try:
+            author = row["author_name"] if changes.get("text") is not None else None
+            update = MemoryUpdate(memory_id=row["id"], author_name=author, **changes)
+        except ValidationError as error:
+            raise ValueError(faults(error)) from None
+        data = update.model_dump(mode="json", exclude={"context"}, exclude_none=True)
+        user = self._scopes["user_id"]
+        return _event("memory.update", self._app_id, row["chat_id"], user, data, source=self._source)
+
+    def _forgotten(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[Event]:
+        """Return the events that forget memories, one for each chat: only there they have an order."""
+        chats: dict[str, list[str]] = {}
+        for row in rows:
+            chats.setdefault(row["chat_id"], []).append(row["id"])
+        return [
+            _event("memory.forget", self._app_id, chat_id, None, {"memory_ids": ids}, source=self._source)
+            for chat_id, ids in chats.items()
+        ]
 
 
 class MemoryClient(_Memories[Client]):
@@ -182,27 +230,35 @@ class MemoryClient(_Memories[Client]):
     thread is the one that you pass to ``thread_created``, and ``thread_id`` is ignored. ``app_id`` defaults to the
     client's. Only messages with a role in ``memory_roles`` are remembered. ``recall`` searches by the last
     ``message_history_count`` messages. What a model thinks aloud in its answer, as in ``<think>…</think>``, is not
-    remembered, unless ``keep_reasoning``. With ``read_own_writes`` it waits, within its budget, until the graph holds
-    what this object last remembered or erased. Raises ``ValueError`` for settings that cannot work.
+    remembered, unless ``keep_reasoning``. It waits, within its budget, until the graph holds what this object last
+    remembered or changed, unless ``read_own_writes`` is false: a reply without it has ``stale_by``. Raises
+    ``ValueError`` for settings that cannot work.
     """
 
     async def remember(
-        self, messages: Iterable[Any], *, time: datetime | None = None, wait_s: float = 1.0
+        self,
+        messages: Iterable[Any],
+        *,
+        time: datetime | None = None,
+        tags: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        wait_s: float = 1.0,
     ) -> str | None:
         """Publish the messages to remember as one event; return its position as ``Client.emit`` does.
 
         A message is a map or an object with ``role``, ``text`` or ``content`` (a text, or parts of which some have
-        text), and optionally ``message_id``, ``author_name`` and ``time``. The call's ``time``, by default now, applies
-        to messages without one. Messages with another role or without text are skipped; if none is left, nothing is
-        sent and the position is None. Parts without text are left out; a warning names each form once. If each message
-        has a ``message_id``, remembering the same messages again has no effect within the next 10,000 events of the
-        app, and recreates the same memories afterwards. Otherwise it creates new ones.
+        text), and optionally ``message_id``, ``author_name``, ``time``, ``tags`` and ``metadata``. The call's ``time``,
+        by default now, ``tags`` and ``metadata`` apply to messages without their own. Messages with another role or
+        without text are skipped; if none is left, nothing is sent and the position is None. Parts without text are left
+        out; a warning names each form once. If each message has a ``message_id``, remembering the same messages again
+        has no effect within the next 10,000 events of the app, and recreates the same memories afterwards. Otherwise it
+        creates new ones.
 
         Raises ``ValueError``, and sends nothing, if ``messages`` is not a list, if a map has a field that memory does
         not keep (None counts as absent), or while the scope has no thread id. Other faults of a message are logged,
         without its text.
         """
-        event = self._remembered(messages, time)
+        event = self._remembered(messages, time, tags, metadata)
         if event is None:
             return None
         with _changing(event):
@@ -223,6 +279,7 @@ class MemoryClient(_Memories[Client]):
         budget_ms: int | None = None,
         max_tokens: int | None = None,
         explain: bool = False,
+        **filters: Unpack[MemoryFilters],
     ) -> ContextReply:
         """Return what the scope holds for ``query``, a text or messages. See ``Client.search`` for the arguments.
 
@@ -243,7 +300,75 @@ class MemoryClient(_Memories[Client]):
             "max_tokens": max_tokens,
             "explain": explain,
         }
-        return await self._client.search(query, **self._searched(options))
+        return await self._client.search(query, **self._searched({**options, **filters}))
+
+    async def get(self, memory_id: str, *, budget_ms: int | None = None) -> dict[str, Any] | None:
+        """Return a record of the scope by its id: a memory, fact, preference or summary; None if there is none.
+
+        Raises ``Transient`` without an answer.
+        """
+        found = await self.list(limit=1, of="all", budget_ms=budget_ms, ids=[memory_id])
+        return found[0] if found else None
+
+    async def list(
+        self,
+        *,
+        limit: int = 100,
+        of: Searched = "memories",
+        budget_ms: int | None = None,
+        **filters: Unpack[MemoryFilters],
+    ) -> _Rows:
+        """Return the latest records of the scope that pass the filters of ``recall``, at most ``limit``.
+
+        Earlier ones follow with ``until``, the ``timestamp`` of the last row. Raises ``Transient`` without an answer.
+        """
+        query, options = self._listed(limit, budget_ms, of, filters)
+        return _rows(await self._client.search(query, **options))
+
+    async def update(
+        self,
+        memory_id: str,
+        *,
+        text: str | None = None,
+        content: str | None = None,
+        tags: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        pinned: bool | None = None,
+        time: datetime | None = None,
+        wait_s: float = 1.0,
+    ) -> str | None:
+        """Change a memory of the scope: what is not given stays. Return the event's position as ``Client.emit`` does.
+
+        A new ``text`` (or ``content``) holds from ``time`` on, by default now. A search ``as_of`` an earlier time finds
+        what the memory said before. A ``pinned`` memory is in each block with the latest rows, and is never summarized
+        or forgotten by age or number. Raises ``ValueError`` if the scope has no such memory, or nothing changes, and
+        ``Transient`` without an answer.
+        """
+        changes = _changes(text, content, tags=tags, metadata=metadata, pinned=pinned, time=time)
+        event = self._updated(await self.get(memory_id), memory_id, changes)
+        with _changing(event):
+            return self._written(await self._client.emit(event, wait_s=wait_s))
+
+    async def pin(self, memory_id: str, *, pinned: bool = True, wait_s: float = 1.0) -> str | None:
+        """Pin a memory, or with ``pinned=False`` unpin it. See ``update``."""
+        return await self.update(memory_id, pinned=pinned, wait_s=wait_s)
+
+    async def forget(
+        self, memory_ids: str | Sequence[str] = (), *, wait_s: float = 1.0, **filters: Unpack[MemoryFilters]
+    ) -> Sequence[str]:
+        """Forget memories of the scope, with all that they said before: by ids, by the filters of ``recall``, or both.
+
+        Return the ids of those that were found and told to be forgotten. Facts, preferences and summaries from them
+        stay. Raises ``ValueError`` without ids and filters, and ``Transient`` without an answer.
+        """
+        wanted = _forgetting(memory_ids, filters)
+        forgotten: dict[str, None] = {}
+        while some := [row["id"] for row in await self.list(limit=_PAGE, **wanted) if row["id"] not in forgotten]:
+            forgotten.update(dict.fromkeys(some))
+            events = self._forgotten(await self.list(limit=_PAGE, ids=some))
+            with tracing.changing_memory("delete_memory", self._app_id, len(some)):
+                self._written(*await self._client.emit_all(events, wait_s=wait_s))
+        return tuple(forgotten)
 
     @takes_synonyms
     async def erase_user(
@@ -272,9 +397,17 @@ def _same_parameters(
 class SyncMemoryClient(_Memories[SyncClient]):
     """``MemoryClient`` without ``await``, through a synchronous client. Thread-safe."""
 
-    def remember(self, messages: Iterable[Any], *, time: datetime | None = None, wait_s: float = 1.0) -> str | None:
+    def remember(
+        self,
+        messages: Iterable[Any],
+        *,
+        time: datetime | None = None,
+        tags: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        wait_s: float = 1.0,
+    ) -> str | None:
         """See ``MemoryClient.remember``."""
-        event = self._remembered(messages, time)
+        event = self._remembered(messages, time, tags, metadata)
         if event is None:
             return None
         with _changing(event):
@@ -284,6 +417,58 @@ class SyncMemoryClient(_Memories[SyncClient]):
     def recall(self, query: str | Iterable[Any] = "", **options: Any) -> ContextReply:
         """See ``MemoryClient.recall``."""
         return self._client.search(query, **self._searched(options))
+
+    def get(self, memory_id: str, *, budget_ms: int | None = None) -> dict[str, Any] | None:
+        """See ``MemoryClient.get``."""
+        found = self.list(limit=1, of="all", budget_ms=budget_ms, ids=[memory_id])
+        return found[0] if found else None
+
+    def list(
+        self,
+        *,
+        limit: int = 100,
+        of: Searched = "memories",
+        budget_ms: int | None = None,
+        **filters: Unpack[MemoryFilters],
+    ) -> _Rows:
+        """See ``MemoryClient.list``."""
+        query, options = self._listed(limit, budget_ms, of, filters)
+        return _rows(self._client.search(query, **options))
+
+    def update(
+        self,
+        memory_id: str,
+        *,
+        text: str | None = None,
+        content: str | None = None,
+        tags: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        pinned: bool | None = None,
+        time: datetime | None = None,
+        wait_s: float = 1.0,
+    ) -> str | None:
+        """See ``MemoryClient.update``."""
+        changes = _changes(text, content, tags=tags, metadata=metadata, pinned=pinned, time=time)
+        event = self._updated(self.get(memory_id), memory_id, changes)
+        with _changing(event):
+            return self._written(self._client.emit(event, wait_s=wait_s))
+
+    def pin(self, memory_id: str, *, pinned: bool = True, wait_s: float = 1.0) -> str | None:
+        """See ``MemoryClient.pin``."""
+        return self.update(memory_id, pinned=pinned, wait_s=wait_s)
+
+    def forget(
+        self, memory_ids: str | Sequence[str] = (), *, wait_s: float = 1.0, **filters: Unpack[MemoryFilters]
+    ) -> Sequence[str]:
+        """See ``MemoryClient.forget``."""
+        wanted = _forgetting(memory_ids, filters)
+        forgotten: dict[str, None] = {}
+        while some := [row["id"] for row in self.list(limit=_PAGE, **wanted) if row["id"] not in forgotten]:
+            forgotten.update(dict.fromkeys(some))
+            events = self._forgotten(self.list(limit=_PAGE, ids=some))
+            with tracing.changing_memory("delete_memory", self._app_id, len(some)):
+                self._written(*self._client.emit_all(events, wait_s=wait_s))
+        return tuple(forgotten)
 
     @takes_synonyms
     def erase_user(
@@ -295,10 +480,62 @@ class SyncMemoryClient(_Memories[SyncClient]):
             return self._written(self._client.emit(event, wait_s=wait_s))
 
 
+def _rows(reply: ContextReply) -> _Rows:
+    """Return the rows of a reply. Raises ``Transient`` if there is no answer, or one without own writes."""
+    if "search" not in reply.injected:
+        why = reply.missing[0] if reply.missing else reply
+        raise Transient(f"the memories were not read ({why.reason}): {why.detail}")
+    if reply.stale_by is not None:
+        raise Transient("the graph does not hold yet what was written before: call again, or give a larger budget_ms")
+    return reply.results
+
+
+def _changes(text: str | None, content: str | None, **others: Any) -> dict[str, Any]:
+    """Return what an update changes. Raises ``ValueError`` for a text under two names."""
+    if text is not None and content is not None:
+        raise ValueError("text and content are two names of one argument: give one of them")
+    said = content if text is None else text
+    return {**others, "text": None if said is None else said.replace("\0", "")}  # graphs reject NUL
+
+
+def _forgetting(memory_ids: str | Sequence[str], filters: MemoryFilters) -> MemoryFilters:
+    """Return the filters of what is to be forgotten. Raises ``ValueError`` if there are none."""
+    ids = [memory_ids] if isinstance(memory_ids, str) else list(memory_ids)
+    for name in ("as_of", "min_score", "ids"):
+        if name in filters:
+            raise ValueError(
+                f"{name} is no filter of what to forget: give ids as memory_ids, or tags, since and others"
+            )
+    found: MemoryFilters = {**filters, "ids": ids} if ids else filters
+    if not any(value not in (None, (), [], {}) for value in found.values()):
+        raise ValueError("give memory_ids or a filter; `erase_user` erases all that is remembered of a user")
+    return found
+
+
+def _labels(tags: Sequence[str], metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the tags and metadata of a call. Raises ``ValueError`` for invalid ones."""
+    given: dict[str, Any] = {"tags": tags or None, "metadata": metadata}
+    if isinstance(tags, str):
+        raise ValueError("tags must be a list of texts, not one text")
+    try:
+        checked = MemoryMessage(role="user", text="any", **given)
+    except ValidationError as error:
+        raise ValueError(faults(error)) from None
+    return {name: getattr(checked, name) for name, value in given.items() if value is not None}
+
+
+def _labelled(message: MemoryMessage, labels: Mapping[str, Any]) -> MemoryMessage:
+    """Return a message with the labels that it lacks."""
+    missing = {name: value for name, value in labels.items() if getattr(message, name) is None}
+    return message.model_copy(update=missing) if missing else message
+
+
 def _changing(event: Event) -> AbstractContextManager[object]:
     """Return the span of an event that changes memories."""
     if event.type == "memory.add":
         return tracing.changing_memory("create_memory", event.appid, len(event.data["messages"]))
+    if event.type == "memory.update":
+        return tracing.changing_memory("update_memory", event.appid, 1)
     return tracing.changing_memory("delete_memory", event.appid)
 
 
@@ -375,8 +612,9 @@ def _checked(message: Any, role: str, text: str) -> MemoryMessage | None:
     """Return the message to remember, with its other fields if they are valid."""
     _refuse_unknown(message)
     required = {"role": role, "text": text.replace("\0", "")}  # graphs reject NUL, and with it the whole event
+    names = (*_FIELDS, *_LABELS) if isinstance(message, Mapping) else _FIELDS
     try:
-        return MemoryMessage.model_validate(required | {name: _of(message, name) for name in _FIELDS})
+        return MemoryMessage.model_validate(required | {name: _of(message, name) for name in names})
     except ValidationError as error:
         logger.warning("only role and text of a message are remembered: %s", faults(error))
     try:

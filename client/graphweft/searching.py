@@ -9,10 +9,13 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from graphweft_contracts import MemoryScope, SearchQuery
+from graphweft_contracts.argument_names import unknown_argument
 from graphweft_contracts.search import EMBEDDED, query_text
 
 _NOT_CODE: Final = re.compile(r"""//[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`""", re.DOTALL)
 """Comments, strings and quoted names of Cypher."""
+_ARGUMENTS: Final = ("app_id", "budget_ms", "max_tokens", "after", "explain")
+"""Arguments of a search that are no fields of ``SearchQuery``."""
 _NEXT_CLAUSE: Final = "DESC|ASC|AS|IN|IS|AND|OR|RETURN|ORDER|LIMIT|SKIP|WHERE|WITH"
 _REFUSED: Final = re.compile(
     rf"""(?<![.:$\w])(?<!\bAS\s)(
@@ -28,9 +31,12 @@ _REFUSED: Final = re.compile(
 def make_query(*, message_history_count: int, **fields: Any) -> SearchQuery:
     """Return a search with these fields of ``SearchQuery``. Raises ``ValueError`` if it can never work.
 
-    Leave out the text and the parameters, which come from a running conversation.
+    Raises ``TypeError`` for another field. Leave out the text and the parameters, which come from a running
+    conversation.
     """
     query_text((), message_history_count)
+    if unknown := fields.keys() - SearchQuery.model_fields:
+        raise TypeError(unknown_argument("search", min(unknown), (*SearchQuery.model_fields, *_ARGUMENTS)))
     if fields.get("memory") is None and fields.get("index_name") is None and fields.get("of", "all") in EMBEDDED:
         # A default index exists, but a caller who forgot the scope must not search the memories of everyone.
         raise ValueError("index_name is required: name the index, or pass a scope as memory")

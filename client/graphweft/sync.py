@@ -125,6 +125,11 @@ class SyncClient:
         """The default app."""
         return self._client.app_id
 
+    @property
+    def budget_ms(self) -> int:
+        """The default budget."""
+        return self._client.budget_ms
+
     def emit(self, event: Event, *, wait_s: float = 1.0) -> str | None:
         """See ``Client.emit``."""
         return self.emit_all((event,), wait_s=wait_s)[0]

@@ -152,7 +152,7 @@ def encoded(request: ContextRequest, reply_to: str) -> bytes | ContextReply:
         if fields[name] is None:
             del fields[name]
     if request.search is not None:
-        fields["search"] = vars(request.search)  # as a model, NaN would be encoded as null
+        fields["search"] = request.search.sent  # as a model, NaN would be encoded as null
     message = to_json(fields, by_alias=False)
     if len(message) > MAX_CONTEXT_BYTES:
         return _unsent(request, "invalid_request", TOO_LARGE)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         MemoryMessage,
         MemoryScope,
         MemorySummarized,
+        MemoryUpdate,
     )
     from graphweft_contracts.search import SearchQuery
 
@@ -81,6 +82,7 @@ __all__ = (
     "MemoryMessage",
     "MemoryScope",
     "MemorySummarized",
+    "MemoryUpdate",
     "Missing",
     "MissingRight",
     "ModelCallComplete",
@@ -159,6 +161,7 @@ __getattr__, __dir__ = lazy_names(
             "MemoryEmbedded",
             "MemoryErase",
             "MemoryForget",
+            "MemoryUpdate",
             "MemoryMessage",
             "MemoryScope",
             "MemorySummarized",

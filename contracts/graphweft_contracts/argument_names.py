@@ -55,15 +55,20 @@ def _renamed(function: str, names: Collection[str], given: Mapping[str, Any], *,
     for name, value in given.items():
         own = name if name in names else _own(name, names) or (name if takes_any else None)
         if own is None:
-            from graphweft_contracts.nearest import nearest  # for errors only
-
-            near = nearest(name, [each for each in names if each != "self"])
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise TypeError(f"{function}() has no argument {name!r}{hint}")
+            raise TypeError(unknown_argument(function, name, names))
         if own in renamed:
             raise TypeError(f"{function}() has {own!r} under two names: give one of them")
         renamed[own] = value
     return renamed
+
+
+def unknown_argument(function: str, name: str, names: Collection[str]) -> str:
+    """Return the error for an argument that a function does not have, with the nearest one that it has."""
+    from graphweft_contracts.nearest import nearest  # for errors only
+
+    near = nearest(name, [each for each in names if each != "self"])
+    hint = f"; did you mean {near!r}?" if near else ""
+    return f"{function}() has no argument {name!r}{hint}"
 
 
 def _own(name: str, names: Collection[str]) -> str | None:

@@ -6,6 +6,7 @@ from the event, so a repeated event creates nothing twice.
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SkipValidation,
@@ -52,6 +54,29 @@ _FIELD_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _MOST_MESSAGES: Final = 1_000
 _MOST_CHARACTERS: Final = 1_000_000
 _MOST_DIMENSIONS: Final = 8_192
+MOST_TAGS: Final = 32
+"""Tags of a memory, and entries of its metadata."""
+Tag = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
+"""A tag, or the name of an entry of metadata."""
+MetadataValue = (
+    Annotated[str, StringConstraints(max_length=1_024)]
+    | bool
+    | Annotated[int, Field(ge=-(2**53), le=2**53)]
+    | Annotated[float, Field(allow_inf_nan=False)]
+)
+"""A value by which memories are filtered: compared as JSON, and 1.0 equals 1."""
+Metadata = Annotated[dict[Tag, MetadataValue], Field(max_length=MOST_TAGS)]
+
+
+def _as_tuple(value: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        raise ValueError("expected a list")
+    return tuple(cast("Iterable[Any]", value))
+
+
+AS_TUPLE: Final = BeforeValidator(_as_tuple)
+"""Lets a strict model read a list of JSON as a tuple."""
+Tags = Annotated[tuple[Tag, ...], Field(max_length=MOST_TAGS), AS_TUPLE]
 _LARGEST: Final = 3.4028234663852886e38
 _SMALLEST: Final = 1.5e-45
 _FLOATS: Final[dict[str, Any]] = {
@@ -121,6 +146,10 @@ class MemoryMessage(BaseModel):
     time: Moment | None = Field(default=None, description="When it was said; without it, the event's time.")
     message_id: Name | None = Field(default=None, description="The runtime's own name of the message.")
     author_name: Name | None = None
+    tags: Tags | None = Field(default=None, description="Words by which it is filtered.")
+    metadata: Metadata | None = Field(
+        default=None, description="Names and values by which it is filtered: texts, numbers, true and false."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -135,7 +164,11 @@ class MemoryMessage(BaseModel):
     @property
     def searched(self) -> str:
         """The text for searches: the author, if known, and the text, because questions name people."""
-        return f"{self.author_name}: {self.text}" if self.author_name else self.text
+        return _searched(self.author_name, self.text)
+
+
+def _searched(author: str | None, text: str) -> str:
+    return f"{author}: {text}" if author else text
 
 
 def with_text(message: Any) -> Any:
@@ -154,7 +187,8 @@ class MemoryAdd(ScopedPayload):
     messages: Annotated[tuple[MemoryMessage, ...], Field(min_length=1, max_length=_MOST_MESSAGES)]
     metadata: SkipValidation[dict[str, Any] | None] = Field(
         default=None,
-        description="What another store kept with an imported memory. Rules read it; memory does not store it.",
+        description="What another store kept with an imported memory. Rules read it; memory stores the metadata of "
+        "messages only.",
     )
 
     @classmethod
@@ -175,6 +209,10 @@ class MemoryEmbedded(_Payload):
     embedding: Annotated[tuple[float, ...], Field(min_length=1, max_length=_MOST_DIMENSIONS)] = Field(
         description="The vector; its values are kept as 32-bit floating point numbers.",
         json_schema_extra=_FLOATS,
+    )
+    version: Name | None = Field(
+        default=None,
+        description="The version of the text, as `version_of` names it; without it the text as it was added.",
     )
 
     @field_validator("embedding")
@@ -234,6 +272,54 @@ class MemorySummarized(ScopedPayload):
     model: Name = Field(description="Who wrote the summary.")
 
 
+_CHANGE_REQUIRED: Final[dict[str, Any]] = {
+    "anyOf": [
+        {"required": [name], "properties": {name: {"type": kind}}}
+        for name, kind in (("text", "string"), ("tags", "array"), ("metadata", "object"), ("pinned", "boolean"))
+    ]
+}
+"""That an update changes something, for readers of the JSON Schema."""
+
+
+class MemoryUpdate(_Payload):
+    """``memory.update``: a memory says something else, or is tagged or pinned. Said in the chat in which it was added.
+
+    What it said before is kept as a version that has ended. What is not given, or null, stays as it is.
+    """
+
+    model_config = ConfigDict(defer_build=True, json_schema_extra=_CHANGE_REQUIRED)
+
+    memory_id: _Id
+    text: Annotated[str, Field(min_length=1, max_length=_MOST_CHARACTERS)] | None = Field(
+        default=None, description="What the memory says from now on."
+    )
+    author_name: Name | None = Field(default=None, description="Who says so; searches find the text by this name too.")
+    time: Moment | None = Field(default=None, description="Since when it says so; without it, the event's time.")
+    tags: Tags | None = Field(default=None, description="All tags from now on; empty: none.")
+    metadata: Metadata | None = Field(default=None, description="All metadata from now on; empty: none.")
+    pinned: bool | None = Field(
+        default=None, description="Whether it is always shown, never summarized, and never forgotten by age or number."
+    )
+
+    @model_validator(mode="after")
+    def _changes(self) -> Self:
+        if all(each is None for each in (self.text, self.tags, self.metadata, self.pinned)):
+            msg = "it changes nothing: give text, tags, metadata or pinned"
+            raise ValueError(msg)
+        return self
+
+    @classmethod
+    @override
+    def renamed(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """See ``Payload.renamed``: ``content`` is its ``text``."""
+        return dict(with_text(data))
+
+    @property
+    def searched(self) -> str | None:
+        """The new text for searches, as that of a message."""
+        return None if self.text is None else _searched(self.author_name, self.text)
+
+
 class MemoryForget(_Payload):
     """``memory.forget``: single memories have outlived their time. Said in the chat in which they were added."""
 
@@ -257,6 +343,7 @@ MEMORY: Final[Mapping[str, type[Payload]]] = {
     "memory.add": MemoryAdd,
     "memory.embedded": MemoryEmbedded,
     "memory.summarized": MemorySummarized,
+    "memory.update": MemoryUpdate,
     "memory.forget": MemoryForget,
     "memory.erase": MemoryErase,
 }
@@ -287,6 +374,22 @@ def _meant(name: str, known: Iterable[str]) -> str | None:
 def memory_id(source: str, event_id: str, number: int) -> str:
     """Return the id of the memory that message ``number`` (from 0) of a ``memory.add`` event creates."""
     return derived_id(source, event_id, "memory", str(number))
+
+
+def version_of(source: str, event_id: str, chat_id: str, memory_id: str) -> str:
+    """Return the name of the version of a text that a ``memory.update`` event begins, and the id of the one it ends."""
+    return derived_id(source, event_id, "version", chat_id, memory_id)
+
+
+def metadata_terms(metadata: Mapping[str, Any]) -> list[str]:
+    """Return a term for each entry, by which memories are filtered: equal entries have equal terms."""
+    return [f"{name}={_written(value)}" for name, value in sorted(metadata.items())]
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def derived_id(*parts: Any) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 from typing_extensions import Self, TypedDict
 
 from graphweft_contracts.events import Name
-from graphweft_contracts.memory import SCOPES, MemoryScope
+from graphweft_contracts.memory import AS_TUPLE, SCOPES, MemoryScope, Metadata, MetadataValue, Tags
+from graphweft_contracts.moments import Moment
 
 IndexType = Literal["vector", "fulltext", "hybrid"]
 WithoutEmbedder = Literal["latest"]
@@ -23,6 +26,14 @@ SEARCHED: Final[tuple[Searched, ...]] = (
 EMBEDDED: Final[frozenset[Searched]] = frozenset({"all", "memories"})
 """The kinds that include memories, which can be searched by vector."""
 MOST_RESULTS: Final = 1_000
+MOST_SCOPES: Final = 8
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+Time = Annotated[
+    Moment,
+    BeforeValidator(lambda value: f"{value}T00:00:00Z" if isinstance(value, str) and _DAY.fullmatch(value) else value),
+]
+"""A time with its zone; a day such as 2026-02-01 begins in UTC."""
+_RecordId = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 _NAMED: Final[dict[Searched, str]] = {"all": "memories"}
 """The plural in errors."""
 REMEMBERED: Final[frozenset[Searched]] = frozenset({"all", "memories", "facts", "preferences", "summaries"})
@@ -30,11 +41,18 @@ REMEMBERED: Final[frozenset[Searched]] = frozenset({"all", "memories", "facts", 
 _ParameterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 _LONGEST: Final = 200_000
 _ASKED_ROLES: Final = frozenset({"user", "assistant"})
+_ABSENT: Final[tuple[Any, ...]] = (None, (), {})
 _TEXT: Final = {"type": "string"}
 _NULL: Final = {"type": "null"}
 _EMBEDDED: Final = {"enum": ["all", "memories"]}
 _WITHIN: Final = {"memory": {"type": "object"}, "index_name": _NULL, "fulltext_index_name": _NULL}
-_INDEX: Final = {"memory": _NULL, "of": _EMBEDDED, "without_embedder": _NULL, "fill": _NULL}
+_NONE: Final = {"maxItems": 0}
+_UNFILTERED: Final[dict[str, Any]] = {
+    **dict.fromkeys(("ids", "tags", "any_of"), _NONE),
+    "metadata": {"maxProperties": 0},
+    **dict.fromkeys(("since", "until", "as_of"), _NULL),
+}
+_INDEX: Final = {"memory": _NULL, "of": _EMBEDDED, "without_embedder": _NULL, "fill": _NULL, **_UNFILTERED}
 _WORKS: Final[dict[str, Any]] = {
     "anyOf": [
         {
@@ -68,6 +86,19 @@ class SearchOptions(TypedDict, total=False):
     fulltext_index_name: str | None
     top_k: int
     filter_stop_words: bool
+
+
+class MemoryFilters(TypedDict, total=False):
+    """Which records of a scope a search may find: fields of ``SearchQuery``. They apply before ``top_k``."""
+
+    ids: Sequence[str]
+    tags: Sequence[str]
+    metadata: Mapping[str, MetadataValue]
+    since: datetime | str | None
+    until: datetime | str | None
+    as_of: datetime | str | None
+    min_score: float | None
+    any_of: Sequence[MemoryScope]
 
 
 class SearchQuery(BaseModel):
@@ -131,6 +162,33 @@ class SearchQuery(BaseModel):
         description="Values of the parameters of `retrieval_query`.",
         json_schema_extra={"additionalProperties": False},
     )
+    ids: Annotated[tuple[_RecordId, ...], Field(max_length=MOST_RESULTS), AS_TUPLE] = Field(
+        default=(), description="Within a scope: only records with one of these ids, each with its `chat_id`."
+    )
+    tags: Tags = Field(default=(), description="Within a scope: only memories with all of these tags.")
+    metadata: Metadata = Field(
+        default_factory=dict, description="Within a scope: only memories whose metadata has all of these values."
+    )
+    since: Time | None = Field(
+        default=None, description="Within a scope: only what was said, or of facts what holds, from this time on."
+    )
+    until: Time | None = Field(
+        default=None, description="Within a scope: only what was said, or of facts began to hold, before this time."
+    )
+    as_of: Time | None = Field(
+        default=None,
+        description="Within a scope: search as at this time: what was said later is not found, and what has ended "
+        "since is.",
+    )
+    min_score: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=None,
+        description="Within a scope, by the default ranking or `hybrid`: only rows with at least this score, from 0 "
+        "to 1.",
+    )
+    any_of: Annotated[tuple[MemoryScope, ...], Field(max_length=MOST_SCOPES), AS_TUPLE] = Field(
+        default=(),
+        description="Further scopes beside `memory`, such as that of a team: a record of any of them is found.",
+    )
     shown: SkipJsonSchema[tuple[str, ...]] = Field(
         default=(),
         exclude=True,
@@ -163,7 +221,10 @@ class SearchQuery(BaseModel):
             if self.of not in EMBEDDED and self.without_embedder is not None:
                 msg = f"without_embedder is for memories, and {self.of} are always searched by words: leave it out"
                 raise ValueError(msg)
-            return self
+            return self._check_filters()
+        if filters := [name for name in MemoryFilters.__annotations__ if getattr(self, name) not in _ABSENT]:
+            msg = f"{filters[0]} is for what is remembered: give a scope as memory, or leave it out"
+            raise ValueError(msg)
         if self.without_embedder is not None:
             msg = "without_embedder is for memories: leave it out where an index is searched"
             raise ValueError(msg)
@@ -178,10 +239,30 @@ class SearchQuery(BaseModel):
             raise ValueError(msg)
         return self
 
+    def _check_filters(self) -> Self:
+        """Raise ``ValueError`` for filters that nothing can pass."""
+        if (self.tags or self.metadata) and self.of not in EMBEDDED:
+            msg = f"{self.of} have no tags and no metadata: leave tags and metadata out, or search memories"
+            raise ValueError(msg)
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            msg = "since must be before until"
+            raise ValueError(msg)
+        if self.min_score is not None and (self.index_type in {"fulltext", "vector"} or self.of not in REMEMBERED):
+            msg = "min_score is for the scores of the default ranking: leave index_type out, or min_score"
+            raise ValueError(msg)
+        return self
+
     @property
-    def scope(self) -> dict[str, str]:
-        """The given scopes by name; empty for the search of an index."""
-        return self.memory.given if self.memory else {}
+    def scopes(self) -> tuple[dict[str, str], ...]:
+        """The given ids of each scope by name; none for the search of an index."""
+        scopes = () if self.memory is None else (self.memory, *self.any_of)
+        return tuple(dict(pairs) for pairs in dict.fromkeys(tuple(each.given.items()) for each in scopes))
+
+    @property
+    def sent(self) -> dict[str, Any]:
+        """The fields to send: without filters that are not given, which an earlier responder would refuse."""
+        filters = MemoryFilters.__annotations__
+        return {name: value for name, value in vars(self).items() if name not in filters or value not in _ABSENT}
 
     @property
     def finds_memory(self) -> bool:

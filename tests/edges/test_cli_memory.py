@@ -305,6 +305,30 @@ def test_single_memories_are_forgotten_in_whichever_chat_they_are(up: Up) -> Non
     )
 
 
+def test_a_memory_is_changed_and_found_by_its_labels(up: Up) -> None:
+    labels = ("--tag", "home", "--tag", "old", "--metadata", "source=crm", "--metadata", "n:=1")
+    up.ok("memory", "add", "--app", "change", "--user", "ada", "--wait", *labels, "I live in Oslo.")
+    up.ok("memory", "add", "--app", "change", "--user", "ada", "--wait", "I like tea.")
+    scope = ("--app", "change", "--user", "ada")
+    [row] = up.json("memory", "list", *scope, "--tag", "home", "--metadata", "n:=1")
+    assert (row["tags"], row["metadata"]) == (["home", "old"], {"source": "crm", "n": 1})
+    change = ("memory", "update", "--app", "change", row["id"], "--text", "I live in Bergen.", "--tag", "home", "--pin")
+    assert up.json(*change, "--wait")["updated"] is True
+    found = up.json("memory", "get", "--app", "change", row["id"])
+    assert (found["memory"]["text"], found["memory"]["tags"]) == ("I live in Bergen.", ["home"])
+    assert [before["text"] for before in found["before"]] == ["I live in Oslo."]
+    shown = up.ok("memory", "search", *scope, "--as-of", row["time"], "live")
+    assert "I live in Oslo. (until 20" in shown
+    assert up.json("memory", "list", *scope, "--since", "2200-01-01") == []
+    done = up.run("memory", "list", *scope, "--since", "soon")
+    assert (done.returncode, "invalid --since 'soon'" in done.stderr) == (2, True)
+    for wrong in ((), (row["id"], "--tag", "home")):
+        assert up.run("memory", "forget", *scope, *wrong).returncode == 2
+    assert up.json("memory", "forget", *scope, "--tag", "home", "--wait") == {"forgotten": 1, "unknown": []}
+    assert up.texts(*scope) == ["I like tea."]
+    assert up.run("memory", "get", "--app", "change", row["id"]).returncode == 2
+
+
 def test_a_user_is_erased_and_what_remains_is_said(up: Up) -> None:
     for user, thread in (("ada", "t1"), ("ada", "t2"), ("bob", "t1")):
         up.ok("memory", "add", "--app", "erase", "--user", user, "--thread", thread, "--wait", f"of {user}")

@@ -552,7 +552,7 @@ CASES: dict[str, tuple[Any, str, int, str, set[str]]] = {
                    {"#/data/messages"}),
     "role of a message": ([note("x"), note("y", type="memory.add", data={"messages": [SAID, SAID | {"role": "tool"}],
                           "user_id": "u"})], BATCH, 422, "invalid-event", {"#/1/data/messages/1/role"}),
-    "field of a message": ([note("x"), note("y", type="memory.add", data={"messages": [SAID, SAID | {"metadata": 1}],
+    "field of a message": ([note("x"), note("y", type="memory.add", data={"messages": [SAID, SAID | {"mood": 1}],
                            "user_id": "u"})], BATCH, 422, "invalid-event", {"#/1/data/messages/1"}),
     "vector of zeros": (note("x", type="memory.embedded", data={"memory_id": "m", "model": "m", "embedding": [0, 0]}),
                         SINGLE, 422, "invalid-event", {"#/data/embedding"}),
@@ -580,7 +580,7 @@ async def test_events_that_are_refused(gateway: Gateway, stack: Stack, app_id: s
         assert places(answer) == where
     if name == "field of a message":
         [fault] = answer.json()["errors"]
-        assert fault["detail"].startswith("unknown field 'metadata': a message has role, text, time")
+        assert fault["detail"].startswith("unknown field 'mood': a message has role, text, time")
     assert await events_of(stack.url, app_id) == []
 
 

@@ -90,6 +90,7 @@ class Producer:
             "memory.add": self._memory_add,
             "memory.embedded": self._memory_embedded,
             "memory.summarized": self._memory_summarized,
+            "memory.update": self._memory_update,
             "memory.forget": lambda: {"memory_ids": self._often(["m1"], 0.6)},
             "memory.erase": lambda: {"user_id": self._often("u", 0.7), **self._perhaps("before", self._time)},
             "episode.add": self._episode_add,
@@ -246,6 +247,22 @@ class Producer:
             **self._perhaps("time", self._time),
             **self._perhaps("message_id", lambda: self._often("m1", 0.7), 0.2),
             **self._perhaps("author_name", lambda: self._often("Ann", 0.7), 0.2),
+            **self._labels(),
+        }
+
+    def _memory_update(self) -> dict[str, Any]:
+        return {
+            "memory_id": self._often("m1"),
+            **self._perhaps("text", lambda: self._often("I like tea.", 0.8), 0.8),
+            **self._perhaps("time", self._time),
+            **self._labels(),
+            **self._perhaps("pinned", lambda: self._often(True)),
+        }
+
+    def _labels(self) -> dict[str, Any]:
+        return {
+            **self._perhaps("tags", lambda: self._often(["home", self._often("x")]), 0.2),
+            **self._perhaps("metadata", lambda: self._often({"n": self._any()}), 0.2),
         }
 
     def _memory_embedded(self) -> dict[str, Any]:

@@ -383,6 +383,24 @@ async def test_the_newest_of_each_user_are_kept_and_of_each_thread_without_one(
     assert found == [*range(18, 30), *range(42, 50), *range(50, 53)]
 
 
+async def test_pinned_memories_are_not_forgotten_by_age_or_number(
+    url: str, bus: Bus, job_bus: Bus, graph: FalkorDBStore, transport: Transport
+) -> None:
+    said = [add(number, f"text {number}", chat="c5", user_id="u") for number in range(12)]
+    pin = Event.create(
+        "memory.update", app_id=APP, chat_id="c5", id="pin", source="/test", time=T0,
+        data={"memory_id": memory_id(said[0].source, said[0].id, 0), "pinned": True},
+    )  # fmt: skip
+    async with working(mutations(bus, graph)):
+        await put(transport, [*said, pin])
+        await applied(bus)
+        for retention in (Retention(graph, keep_count=4), Retention(graph, keep_days=1)):
+            retention.note([APP])
+            await put(transport, [event async for some in retention.due(T0 + timedelta(days=9)) for event in some])
+            await applied(bus)
+        assert await rows(graph, "MATCH (m:Memory) RETURN m.text") == [("text 0",)]
+
+
 async def test_ticks_see_to_all_apps_that_have_a_graph(
     url: str, bus: Bus, job_bus: Bus, graph: FalkorDBStore, transport: Transport
 ) -> None:

@@ -80,7 +80,11 @@ def _payload(draw: st.DrawFn, chat: int, type: str) -> dict[str, Any]:
             return {"messages": [{"role": "user", "text": "x"}] * draw(st.integers(1, 2)), **draw(_scopes)}
         case "memory.embedded":
             [memory] = draw(_memory_ids(chat, 1).filter(lambda ids: len(ids) == 1))
-            return {"memory_id": memory, "model": "m", "embedding": [draw(st.integers(1, 2)), 1]}
+            return {"memory_id": memory, "model": "m", "embedding": [draw(st.integers(1, 2)), 1]}  # of the first text
+        case "memory.update":
+            [memory] = draw(_memory_ids(chat, 1).filter(lambda ids: len(ids) == 1))
+            text = draw(st.sampled_from([{}, {"text": "y"}, {"text": "z", "time": _at(draw(_times))}]))
+            return {"memory_id": memory, "pinned": draw(st.booleans()), **text}
         case "memory.forget":
             return {"memory_ids": draw(_memory_ids(chat, 1))}
         case "memory.erase":
@@ -113,7 +117,15 @@ def chats(draw: st.DrawFn) -> list[list[Event]]:
     """Events of several chats. In each the first ones are added memories; some come again, with another content."""
     found: list[list[Event]] = []
     types = st.sampled_from(
-        ["memory.add", "memory.summarized", "memory.summarized", "memory.erase", "memory.forget", "memory.embedded"]
+        [
+            "memory.add",
+            "memory.summarized",
+            "memory.summarized",
+            "memory.erase",
+            "memory.forget",
+            "memory.embedded",
+            "memory.update",
+        ]
     )
     for chat in range(_CHATS):
         events: list[Event] = []

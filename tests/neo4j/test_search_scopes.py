@@ -73,10 +73,11 @@ class Judge:
         text = rnd.choice(["dog", "the of", " ".join(rnd.choices(WORDS, k=rnd.randint(1, 5)))])
         searcher = self.plain if kind in {"recency", "fulltext"} else self.with_vectors
         more: dict[str, Any] = {"without_embedder": "latest"} if kind == "recency" else {"index_type": kind}
-        asked = SearchQuery(text=text, memory=scope, top_k=k, **more)  # type: ignore[arg-type]
+        others = [model.some_scope(rnd) for _ in range(rnd.choice([0, 0, 1, 2]))]
+        asked = SearchQuery(text=text, memory=scope, any_of=others, top_k=k, **more)  # type: ignore[arg-type]
         found = await searcher.search(app, asked, timeout_s=120)
         ids = [row[found.table.columns.index("id")] for row in found.table.rows]
-        inside = {memory.id: memory for memory in model.within(scope)}
+        inside = {memory.id: memory for each in (scope, *others) for memory in model.within(each)}
         assert set(ids) <= inside.keys(), (app, asked)
         assert [row[0] for row in found.table.rows] == [inside[id].text for id in ids]
         assert len(ids) == len(set(ids)) == min(k, self._there(model, kind, inside.values(), text)), (app, asked)

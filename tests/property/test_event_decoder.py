@@ -37,6 +37,7 @@ PAYLOADS: Final[dict[str, dict[str, Any]]] = {
     "workflow.start": {},
     "model.call_complete": {"agent_name": "Planner"},
     "memory.add": {"user_id": "u1", "messages": [{"role": "user", "text": "ünï"}]},
+    "memory.update": {"memory_id": "m1", "text": "ünï", "tags": ["a"]},
     "memory.forget": {"memory_ids": ["m1"]},
     "order.paid": {"anything": {"goes": [True]}},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import threading
@@ -23,7 +24,7 @@ from tests.services.rules import rule_set
 from graphweft import Client, ContextReply, Event, MemoryClient, MemoryScope, SyncClient, SyncMemoryClient
 from graphweft.memory import add_event, chat_of
 from graphweft.transport import Outgoing, encoded
-from graphweft_contracts import ContextRequest, MemoryAdd, MemoryMessage, SearchQuery, channels, wire
+from graphweft_contracts import ContextRequest, MemoryAdd, MemoryMessage, SearchQuery, Transient, channels, wire
 from graphweft_contracts.memory import memory_id
 from graphweft_contracts.prompt_text import inside
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
@@ -370,17 +371,17 @@ async def test_of_an_odd_message_what_can_be_is_remembered(
 
 
 async def test_a_field_of_a_message_that_would_be_lost_is_refused_and_named(client: Client, bus_seen: Bus) -> None:
-    kept = "unknown field '{}': a message has role, text, time, message_id, author_name, content"
-    for user, field in (("u1", "metadata"), ("u2", "name")):
+    kept = "unknown field '{}': a message has role, text, time, message_id, author_name, tags, metadata, content"
+    for user, field in (("u1", "mood"), ("u2", "name")):
         memories = MemoryClient(client, user_id=user)
         with pytest.raises(ValueError, match=kept.format(field)) as refused:
             await memories.remember([said("a secret"), said("another secret", **{field: {"of": "secret"}})])
         assert "secret" not in str(refused.value)
     with (
         SyncClient("redis://127.0.0.1:1", app_id=APP) as one,
-        pytest.raises(ValueError, match=kept.format("metadata")),
+        pytest.raises(ValueError, match=kept.format("mood")),
     ):
-        SyncMemoryClient(one, user_id="u1").remember([said("x", metadata={"a": 1})])
+        SyncMemoryClient(one, user_id="u1").remember([said("x", mood={"a": 1})])
     with pytest.raises(ValueError, match="an unknown field: a message has role") as refused:
         await MemoryClient(client, user_id="u1").remember([said("x", **{"secret words": 1})])
     assert "secret" not in str(refused.value)
@@ -393,6 +394,7 @@ async def test_a_field_of_a_message_that_would_be_lost_is_refused_and_named(clie
     )
     [event] = bus_seen.events
     assert [message["text"] for message in event.data["messages"]] == ["kept", "an object"]
+    assert "metadata" not in event.data["messages"][1]
 
 
 async def test_messages_that_cannot_be_remembered_disturb_nobody(
@@ -501,7 +503,7 @@ async def test_erasing_names_a_user_and_a_time(client: Client, bus_seen: Bus) ->
 
 async def test_recall_waits_for_what_was_written_here_where_that_is_wanted(client: Client, bus_seen: Bus) -> None:
     for wanted in (True, False):
-        memories = MemoryClient(client, user_id="u1", read_own_writes=wanted)
+        memories = MemoryClient(client, user_id="u1", **({} if wanted else {"read_own_writes": False}))
         await memories.recall("x")
         position = await memories.remember([said("x")])
         await memories.recall("x")
@@ -583,6 +585,70 @@ async def test_what_is_remembered_is_recalled_within_its_scope_only(url: str) ->
             refused = await ann.recall("tea", index_type=index_type)
             assert (refused.reason, refused.results) == ("invalid_request", [])
             assert f"embedder is required when index_type='{index_type}'" in refused.detail
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_records_are_listed_changed_and_forgotten_within_the_scope_only(url: str, many: bool) -> None:
+    async with deployed(url), Client(url, app_id=APP, budget_ms=BUDGET_MS) as client:
+        scope = {"user_id": "ann", "thread_id": "t"} if many else {"user_id": "ann"}  # a chat of another name
+        ann, bob = MemoryClient(client, user_id="ann"), MemoryClient(client, user_id="bob")
+        await bob.remember([said("I live in Rome", tags=["home"])], wait_s=CONFIRMED_S)
+        writer = MemoryClient(client, **scope)
+        await writer.remember([said("I live in Oslo", metadata={"source": "crm"}), said("tea")], tags=["home"])
+        await writer.list(budget_ms=BUDGET_MS)
+        rows = await ann.list(tags=["home"], budget_ms=BUDGET_MS)
+        assert [(row["text"], row["tags"], row["metadata"]) for row in rows] == [
+            ("tea", ["home"], None), ("I live in Oslo", ["home"], {"source": "crm"}),
+        ]  # fmt: skip
+        id = rows[1]["id"]
+        assert await bob.get(id) is None
+        with pytest.raises(ValueError, match="the scope has no memory"):
+            await bob.update(id, text="I live in Rome")
+        assert await bob.forget(id, wait_s=CONFIRMED_S) == ()
+        before = datetime.now(UTC)
+        await ann.update(id, content="I live in Bergen", metadata={"source": "chat"}, wait_s=CONFIRMED_S)
+        await ann.pin(id, wait_s=CONFIRMED_S)
+        row = await ann.get(id, budget_ms=BUDGET_MS)
+        assert row is not None
+        assert (row["text"], row["pinned"], row["metadata"]) == ("I live in Bergen", True, {"source": "chat"})
+        assert texts(await ann.recall("live", as_of=before)) == ["I live in Oslo"]
+        assert texts(await ann.recall("live", metadata={"source": "crm"})) == []
+        shown = await ann.recall("live", since=before, any_of=[MemoryScope(user_id="bob")])
+        assert texts(shown) == ["I live in Bergen"]
+        assert len(texts(await ann.recall("live", any_of=[bob.scope]))) == 2
+        assert await ann.forget(tags=["home"], wait_s=CONFIRMED_S) in {(id, rows[0]["id"]), (rows[0]["id"], id)}
+        assert await ann.list(budget_ms=BUDGET_MS) == []
+        assert texts(await ann.recall("live", as_of=before)) == [], "nor what it said before"
+        assert len(await bob.list(budget_ms=BUDGET_MS)) == 1
+
+
+async def test_what_forgets_nothing_or_everything_is_refused(client: Client, bus_seen: Bus) -> None:
+    memories = MemoryClient(client, user_id="ann")
+    for given, message in (
+        ({}, "give memory_ids or a filter"),
+        ({"tags": []}, "give memory_ids or a filter"),
+        ({"as_of": T0}, "as_of is no filter of what to forget"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            await memories.forget(**given)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="search\\(\\) has no argument 'tag'; did you mean 'tags'"):
+        await memories.recall("x", tag=["a"])  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="tags must be a list"):
+        await memories.remember([said("x")], tags="work")
+    with pytest.raises(Transient, match="the memories were not read"):
+        await memories.get("m1")
+    assert bus_seen.events == []
+
+
+async def test_filters_that_are_not_given_are_not_sent(client: Client, bus_seen: Bus) -> None:
+    """A responder of an earlier version refuses what it does not know."""
+    await client.search("x", memory=USER, tags=["a"])
+    [request] = bus_seen.requests
+    sent = encoded(request.model_copy(update={"deadline_ms": 10**13}), "r")
+    assert isinstance(sent, bytes)
+    fields = json.loads(sent)["search"]
+    assert fields["tags"] == ["a"]
+    assert not {"ids", "metadata", "since", "until", "as_of", "min_score", "any_of"} & fields.keys()
 
 
 async def test_a_retry_remembers_nothing_twice(url: str) -> None:

@@ -82,8 +82,8 @@ MATCHING = SETTINGS | {"yaml", "graphweft_rules.cypher", "graphweft_rules.matchi
 NEEDED: dict[str, set[str]] = {
     "agent_zero": set(), "init": set(), "keys": set(), "rules_schema": set(),
     "hook": {"graphweft.client", "Stemmer"},
-    "context": CLIENT, "demo": CLIENT, "import_stores": CLIENT, "memory": CLIENT, "run": CLIENT,
-    "evaluate": CLIENT | {"yaml"},
+    "context": CLIENT, "demo": CLIENT, "import_stores": CLIENT, "memory": CLIENT, "memory_records": CLIENT,
+    "run": CLIENT, "evaluate": CLIENT | {"yaml"},
     "archive": SETTINGS | {"zstandard"},
     "rule_tests": MATCHING | {"graphweft_workers.engine.log.read"},
 }  # fmt: skip

@@ -63,8 +63,9 @@ def test_memories_are_known_by_the_first_event_that_adds_them() -> None:
     copy = entry(type="memory.add", userid="ada", chatid="c9", data={"messages": messages})
     vector = entry(type="memory.embedded", chatid="x", data={"memory_id": memory_id("/s", "1", 0)})
     forget = entry(type="memory.forget", chatid="x", data={"memory_ids": [memory_id("/s", "1", 0)]})
-    assert held("ada", bobs, copy, vector, forget) == [False, True, False, False]
-    assert held("bob", bobs, copy, vector, forget) == [True, False, True, False]
+    update = entry(type="memory.update", chatid="x", data={"memory_id": memory_id("/s", "1", 0), "text": "y"})
+    assert held("ada", bobs, copy, vector, forget, update) == [False, True, False, False, False]
+    assert held("bob", bobs, copy, vector, forget, update) == [True, False, True, False, True]
 
 
 def test_binary_events_and_what_cannot_be_read() -> None:

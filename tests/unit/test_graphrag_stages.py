@@ -121,11 +121,12 @@ def test_documents_are_maps_or_objects_and_the_best_come_first() -> None:
         {"id": 7, "text": None},
         {"id": "high", "score": 1.0, "text": "twice"},
         {"id": "nan", "score": float("nan")},
+        {"id": "huge", "score": 10**400},
         *({"id": wrong} for wrong in ("", None, True, 1.5, "x" * 600, "\ud800", 2**70, ["a"])),
         None, "text", 5, {}, [],
     ]  # fmt: skip
     seeds = seed("", given)
-    assert seeds.ids == ["high", "low", 7, "nan"]
+    assert seeds.ids == ["high", "low", 7, "nan", "huge"]
     assert "Redis" in seeds.terms
     assert seed("", None) == seed("", [])
     assert seed("").ids == []

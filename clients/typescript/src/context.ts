@@ -41,7 +41,26 @@ export interface ContextOptions extends RequestOptions {
   context?: Record<string, unknown> | undefined;
 }
 
-export interface SearchOptions extends RequestOptions {
+/** Which records of a scope are meant. Filters apply before `topK`. */
+export interface MemoryFilters {
+  ids?: readonly string[] | undefined;
+  /** Only memories with all of these tags. */
+  tags?: readonly string[] | undefined;
+  /** Only memories with all of these values. */
+  metadata?: Readonly<Record<string, string | number | boolean>> | undefined;
+  /** Only what was said from this time on. */
+  since?: Date | undefined;
+  /** Only what was said before this time. */
+  until?: Date | undefined;
+}
+
+export interface SearchOptions extends RequestOptions, MemoryFilters {
+  /** Search as at this time: what was said later is not found, and what has ended since is. */
+  asOf?: Date | undefined;
+  /** Only rows with at least this score of the default ranking, from 0 to 1. */
+  minScore?: number | undefined;
+  /** Further scopes beside `memory`, such as that of a team: a record of any of them is found. */
+  anyOf?: readonly MemoryScope[] | undefined;
   /** Search what is remembered in this scope. Pass either this or `indexName`. */
   memory?: MemoryScope | undefined;
   of?: Searched | undefined;

@@ -155,6 +155,10 @@ export interface MemoryMessage {
   /** The runtime's own name of the message. */
   message_id?: string | null | undefined;
   author_name?: string | null | undefined;
+  /** Words by which it is filtered. */
+  tags?: readonly string[] | null | undefined;
+  /** Names and values by which it is filtered: texts, numbers, true and false. */
+  metadata?: Record<string, unknown> | null | undefined;
 }
 
 /** `memory.add`: messages are to be remembered, within a scope. */
@@ -166,8 +170,28 @@ export interface MemoryAdd {
   user_id?: string | null | undefined;
   thread_id?: string | null | undefined;
   messages: readonly MemoryMessage[];
-  /** What another store kept with an imported memory. Rules read it; memory does not store it. */
+  /** What another store kept with an imported memory. Rules read it; memory stores the metadata of messages only. */
   metadata?: Record<string, unknown> | null | undefined;
+  [field: string]: unknown;
+}
+
+/** `memory.update`: a memory says something else, or is tagged or pinned. Said in the chat in which it was added. */
+export interface MemoryUpdate {
+  /** Context variables: `$context.*` in rules. */
+  context?: Record<string, unknown> | undefined;
+  memory_id: string;
+  /** What the memory says from now on. */
+  text?: string | null | undefined;
+  /** Who says so; searches find the text by this name too. */
+  author_name?: string | null | undefined;
+  /** Since when it says so; without it, the event's time. */
+  time?: string | null | undefined;
+  /** All tags from now on; empty: none. */
+  tags?: readonly string[] | null | undefined;
+  /** All metadata from now on; empty: none. */
+  metadata?: Record<string, unknown> | null | undefined;
+  /** Whether it is always shown, never summarized, and never forgotten by age or number. */
+  pinned?: boolean | null | undefined;
   [field: string]: unknown;
 }
 
@@ -225,6 +249,7 @@ export interface EventData {
   "tool.call_start": ToolCallStart;
   "model.call_complete": ModelCallComplete;
   "memory.add": MemoryAdd;
+  "memory.update": MemoryUpdate;
   "memory.forget": MemoryForget;
   "memory.erase": MemoryErase;
   "episode.add": EpisodeAdd;

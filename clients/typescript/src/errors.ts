@@ -45,7 +45,7 @@ export class InvalidEvent extends GraphweftError {
 
 /** There was no answer: the gateway cannot be reached, or it took too long. Events may have been taken. */
 export class Unavailable extends GraphweftError {
-  constructor(code: "no-connection" | "timeout" | "too-many-pending", message: string, nextStep: string) {
+  constructor(code: "no-connection" | "timeout" | "too-many-pending" | "no-answer", message: string, nextStep: string) {
     super(code, message, nextStep, true);
   }
 }

@@ -3,6 +3,7 @@ export type {
   Block,
   ContextOptions,
   ContextReply,
+  MemoryFilters,
   MemoryScope,
   Message,
   Missing,
@@ -27,4 +28,12 @@ export {
 } from "./errors.js";
 export { type CloudEvent, createEvent, type DataOf, type EventFields, type EventType } from "./events.js";
 export type { TokenSource } from "./http.js";
-export { MemoryClient, type MemoryOptions, type RecallOptions, type RememberedMessage } from "./memory.js";
+export {
+  type MemoryChanges,
+  MemoryClient,
+  type MemoryOptions,
+  type MemoryRecord,
+  type Metadata,
+  type RecallOptions,
+  type RememberedMessage,
+} from "./memory.js";

@@ -1,17 +1,26 @@
-/** Memories of an agent: remember messages within a scope, recall and forget them. */
+/** Memories of an agent: remember messages within a scope, recall, list, update and forget them. */
 
 import type { Client } from "./client.js";
-import { type ContextReply, type MemoryScope, type Message, type SearchOptions, wireScope } from "./context.js";
+import {
+  type ContextReply,
+  type MemoryFilters,
+  type MemoryScope,
+  type Message,
+  type SearchOptions,
+  wireScope,
+} from "./context.js";
 import type { MemoryMessage } from "./contracts.js";
 import type { EmitOptions } from "./emitter.js";
-import { InvalidEvent } from "./errors.js";
+import { InvalidEvent, Unavailable } from "./errors.js";
 import { createEvent } from "./events.js";
 import { derivedId } from "./ids.js";
 import { wellFormed } from "./values.js";
 
 const SOURCE = "/graphweft/memory";
 const ROLES: readonly string[] = ["user", "assistant"];
-const KNOWN = new Set(["role", "text", "content", "time", "messageId", "authorName"]);
+const KNOWN = new Set(["role", "text", "content", "time", "messageId", "authorName", "tags", "metadata"]);
+const PAGE = 1_000;
+const LISTING_MS = 2_000;
 const SCOPES = ["application_id", "agent_id", "user_id", "thread_id"] as const;
 
 /** A message to remember. Messages with another role, or without text, are skipped. */
@@ -21,14 +30,38 @@ export interface RememberedMessage extends Message {
   /** The runtime's own id of the message. */
   messageId?: string | undefined;
   authorName?: string | undefined;
+  /** Words by which it is filtered. */
+  tags?: readonly string[] | undefined;
+  metadata?: Metadata | undefined;
 }
+
+/** Names and values by which memories are filtered. */
+export type Metadata = Readonly<Record<string, string | number | boolean>>;
+
+/** What `update` changes; what is not given stays. */
+export interface MemoryChanges {
+  /** What the memory says from now on. */
+  text?: string | undefined;
+  /** Since when it says so; now without it. */
+  time?: Date | undefined;
+  tags?: readonly string[] | undefined;
+  metadata?: Metadata | undefined;
+  /** Whether it is always shown, never summarized, and never forgotten by age or number. */
+  pinned?: boolean | undefined;
+}
+
+/** A row of what is remembered, by the names of its columns. */
+export type MemoryRecord = Readonly<Record<string, unknown>>;
 
 export interface MemoryOptions extends MemoryScope {
   /** The roles that are remembered: `user` and `assistant` without it. The gateway takes no other. */
   memoryRoles?: readonly ("user" | "assistant")[] | undefined;
   /** How many of the last messages `recall` searches by; 10 without it. */
   messageHistoryCount?: number | undefined;
-  /** `recall` waits, within its budget, until the graph holds what this object last remembered, forgot or erased. */
+  /**
+   * Whether reads wait, within their budget, until the graph holds what this object last remembered or changed: true
+   * without it. A reply without that has `staleBy`.
+   */
   readOwnWrites?: boolean | undefined;
   source?: string | undefined;
 }
@@ -36,7 +69,7 @@ export interface MemoryOptions extends MemoryScope {
 /** Options of `recall`. */
 export type RecallOptions = Omit<SearchOptions, "memory" | "indexName" | "fulltextIndexName" | "messageHistoryCount">;
 
-/** Remembers and recalls messages within one scope. `forget` and `eraseUser` need a token with the role `erase`. */
+/** Remembers, recalls and changes messages within one scope. `forget` and `eraseUser` need a token with the role `erase`. */
 export class MemoryClient {
   readonly #client: Client;
   readonly #options: MemoryOptions;
@@ -60,9 +93,14 @@ export class MemoryClient {
    * If each message has a `messageId`, remembering the same messages again has no effect within the next 10,000 events
    * of the app. Throws as `Client.emit` does.
    */
-  async remember(messages: readonly RememberedMessage[], options: EmitOptions & { time?: Date } = {}): Promise<string | null> {
+  async remember(
+    messages: readonly RememberedMessage[],
+    options: EmitOptions & { time?: Date; tags?: readonly string[]; metadata?: Metadata } = {},
+  ): Promise<string | null> {
     if (!Array.isArray(messages)) throw new InvalidEvent("messages is not a list", "pass a list of messages");
-    const kept = messages.flatMap((message) => wireMessage(message, this.#roles, options.time));
+    const kept = messages.flatMap((message) =>
+      wireMessage({ tags: options.tags, metadata: options.metadata, ...message }, this.#roles, options.time),
+    );
     if (kept.length === 0) return null;
     let id: string | undefined;
     if (kept.every((message) => message.message_id)) {
@@ -79,17 +117,89 @@ export class MemoryClient {
     const { applicationId, agentId, userId, threadId, messageHistoryCount, readOwnWrites } = this.#options;
     return this.#client.search(query, {
       messageHistoryCount,
-      after: readOwnWrites ? this.#position : undefined,
+      after: readOwnWrites === false ? undefined : this.#position,
       ...options,
       memory: { applicationId, agentId, userId, threadId },
     });
   }
 
-  /** Forget single memories by their ids, which are the `id` of the rows of `recall`. Returns the event's position. */
-  async forget(memoryIds: readonly string[], options: EmitOptions = {}): Promise<string> {
-    if (memoryIds.length === 0) throw new InvalidEvent("memoryIds is empty", "name the memories to forget");
-    const event = createEvent("memory.forget", { ...this.#fields(), data: { memory_ids: [...memoryIds] } });
+  /** Return a record of the scope by its id, or null. Throws without an answer. */
+  async get(memoryId: string): Promise<MemoryRecord | null> {
+    return (await this.list({ ids: [memoryId], of: "all", topK: 1 }))[0] ?? null;
+  }
+
+  /** Return the latest records of the scope, memories without `of`, at most `topK` (100). Throws without an answer. */
+  async list(
+    options: MemoryFilters & Pick<RecallOptions, "of" | "topK" | "budgetMs" | "signal"> = {},
+  ): Promise<readonly MemoryRecord[]> {
+    const reply = await this.recall("", { of: "memories", topK: 100, budgetMs: LISTING_MS, ...options });
+    if (reply.error) throw reply.error;
+    if (!("search" in reply.injected)) {
+      const why = reply.missing[0] ?? reply;
+      throw new Unavailable("no-answer", `the memories were not read (${why.reason})`, why.detail || "try again");
+    }
+    if (reply.staleBy !== null) {
+      throw new Unavailable("no-answer", "the graph does not hold yet what was written before", "call again");
+    }
+    return reply.results;
+  }
+
+  /**
+   * Change a memory of the scope, and return the event's position. A search `asOf` an earlier time finds what the
+   * memory said before. Throws `InvalidEvent` if the scope has no such memory.
+   */
+  async update(memoryId: string, changes: MemoryChanges, options: EmitOptions = {}): Promise<string> {
+    const row = await this.get(memoryId);
+    if (row === null || typeof row["chat_id"] !== "string") {
+      throw new InvalidEvent("the scope has no such memory", "`list` returns its memories with their ids");
+    }
+    const { text, time, tags, metadata, pinned } = changes;
+    if (text === undefined && tags === undefined && metadata === undefined && pinned === undefined) {
+      throw new InvalidEvent("the update changes nothing", "give text, tags, metadata or pinned");
+    }
+    const data = {
+      memory_id: String(row["id"]),
+      ...(text !== undefined && { text: wellFormed(text.replaceAll("\0", "")) }),
+      ...(text !== undefined && typeof row["author_name"] === "string" && { author_name: row["author_name"] }),
+      ...(time && { time: time.toISOString() }),
+      ...(tags && { tags: [...tags] }),
+      ...(metadata && { metadata }),
+      ...(pinned !== undefined && { pinned }),
+    };
+    const event = createEvent("memory.update", { ...this.#fields(), chatId: row["chat_id"], data });
     return (this.#position = await this.#client.emit(event, options));
+  }
+
+  /** Pin a memory, or unpin it: see `update`. */
+  pin(memoryId: string, pinned = true, options: EmitOptions = {}): Promise<string> {
+    return this.update(memoryId, { pinned }, options);
+  }
+
+  /**
+   * Forget memories of the scope, by their ids or by filters, with all that they said before. Returns the ids of those
+   * that were found. Facts, preferences and summaries from them stay.
+   */
+  async forget(which: readonly string[] | MemoryFilters, options: EmitOptions = {}): Promise<readonly string[]> {
+    const filters: MemoryFilters = isList(which) ? { ids: which } : which;
+    const says = (value: object | undefined): boolean => value instanceof Date || Object.keys(value ?? {}).length > 0;
+    if (!Object.values(filters).some(says)) throw new InvalidEvent("nothing says what to forget", "give ids or a filter");
+    const forgotten = new Set<string>();
+    for (;;) {
+      const found = (await this.list({ ...filters, topK: PAGE })).map((row) => String(row["id"]));
+      const ids = found.filter((id) => !forgotten.has(id));
+      if (ids.length === 0) return [...forgotten];
+      const chats = new Map<string, string[]>();
+      for (const row of await this.list({ ids, topK: PAGE })) {
+        const chat = String(row["chat_id"]);
+        chats.set(chat, [...(chats.get(chat) ?? []), String(row["id"])]);
+      }
+      // Only in the chat in which a memory was added, adding and forgetting have an order.
+      for (const [chatId, memory_ids] of chats) {
+        const event = createEvent("memory.forget", { ...this.#fields(), chatId, data: { memory_ids } });
+        this.#position = await this.#client.emit(event, options);
+      }
+      for (const id of ids) forgotten.add(id);
+    }
   }
 
   /**
@@ -119,6 +229,10 @@ export class MemoryClient {
   }
 }
 
+function isList(which: readonly string[] | MemoryFilters): which is readonly string[] {
+  return Array.isArray(which);
+}
+
 function wireMessage(message: RememberedMessage, roles: readonly string[], time: Date | undefined): MemoryMessage[] {
   const said = message.text ?? message.content;
   if (!roles.includes(message.role) || typeof said !== "string" || !said.trim()) return [];
@@ -137,6 +251,8 @@ function wireMessage(message: RememberedMessage, roles: readonly string[], time:
       ...(at && { time: at.toISOString() }),
       ...(message.messageId && { message_id: message.messageId }),
       ...(message.authorName && { author_name: message.authorName }),
+      ...(message.tags && { tags: [...message.tags] }),
+      ...(message.metadata && { metadata: { ...message.metadata } }),
     },
   ];
 }

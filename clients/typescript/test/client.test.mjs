@@ -151,6 +151,30 @@ test("messages are remembered once, recalled, forgotten and erased", async () =>
   assert.equal(await memory.remember([{ role: "user", content: " " }]), null);
 });
 
+test("memories are filtered, listed, updated, pinned and forgotten by a filter", async () => {
+  const client = connected();
+  const user = fresh("ada");
+  const memory = new MemoryClient(client, { userId: user });
+  await memory.remember([{ role: "user", text: "I live in Oslo." }], { tags: ["home"], metadata: { source: "crm" } });
+  await memory.remember([{ role: "user", text: "I like tea.", tags: ["food"] }]);
+  const [row] = await memory.list({ tags: ["home"], metadata: { source: "crm" } });
+  assert.deepEqual([row.text, row.tags, row.metadata], ["I live in Oslo.", ["home"], { source: "crm" }]);
+  const before = new Date();
+  await memory.update(row.id, { text: "I live in Bergen." });
+  await memory.pin(row.id);
+  const changed = await memory.get(row.id);
+  assert.deepEqual([changed.text, changed.pinned, changed.tags], ["I live in Bergen.", true, ["home"]]);
+  const then = await memory.recall("live", { asOf: before });
+  assert.deepEqual(then.results.map((found) => found.text), ["I live in Oslo."]);
+  assert.deepEqual((await memory.recall("live", { minScore: 1.0, tags: ["food"] })).results, []);
+  const other = new MemoryClient(client, { userId: fresh("bob") });
+  await assert.rejects(other.update(row.id, { text: "I live in Rome." }), /no such memory/);
+  const both = await other.recall("live", { anyOf: [{ userId: user }] });
+  assert.deepEqual(both.results.map((found) => found.text), ["I live in Bergen."]);
+  assert.deepEqual(await memory.forget({ tags: ["home"] }), [row.id]);
+  assert.deepEqual((await memory.list()).map((found) => found.text), ["I like tea."]);
+});
+
 test("the id of remembered messages is that of the Python client", async () => {
   const sent = [];
   const client = { emit: async (event) => sent.push(event) };

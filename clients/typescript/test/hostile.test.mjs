@@ -160,17 +160,27 @@ test("a context whose connection is cut is asked for once more", async (t) => {
 
 test("a recall waits for what its memory wrote last, and asks for its scope alone", async (t) => {
   const { client, bodies } = await answered(t, [undefined, [200, REPLY], undefined, [200, REPLY], [200, REPLY]]);
-  const memory = new MemoryClient(client, { userId: "ada", readOwnWrites: true });
+  const memory = new MemoryClient(client, { userId: "ada" });
   await memory.remember([{ role: "user", text: "Hi" }]);
   await memory.recall([{ role: "user", text: "one" }, { role: "system", text: "no" }, { role: "assistant", content: "two" }]);
-  await memory.forget(["m1"]);
+  await memory.eraseUser();
   await memory.recall();
   await new MemoryClient(client, { userId: "ada" }).recall();
-  const [[added], first, [forgotten], second, third] = bodies;
+  const [[added], first, [erased], second, third] = bodies;
   assert.deepEqual([added.type, added.chatid, added.userid], ["memory.add", "ada", "ada"]);
   assert.deepEqual([first.after, first.search.text, first.search.memory], ["1:0", "one\ntwo", { user_id: "ada" }]);
-  assert.deepEqual([forgotten.type, forgotten.data, forgotten.chatid], ["memory.forget", { memory_ids: ["m1"] }, "ada"]);
+  assert.deepEqual([erased.type, erased.data, erased.chatid], ["memory.erase", { user_id: "ada" }, "ada"]);
   assert.deepEqual([second.after, third.after], ["1:0", undefined]);
+});
+
+test("a memory that was not read is an error, not an empty list", async (t) => {
+  const { client } = await answered(t, [[200, { ...REPLY, blocks: [], reason: "timeout" }], [200, { ...REPLY, stale_by: 3 }]]);
+  const memory = new MemoryClient(client, { userId: "ada" });
+  for (let call = 0; call < 2; call += 1) {
+    const error = await errorOf(memory.get("m1"));
+    assert.deepEqual([error.name, error.code, error.retryable], ["Unavailable", "no-answer", true]);
+  }
+  for (const nothing of [[], {}, { tags: [] }]) assert.equal((await errorOf(memory.forget(nothing))).code, "invalid-event");
 });
 
 test("a redirect gets no token", async (t) => {

@@ -65,6 +65,8 @@ class InjectionSearch:
     query: Any = None
     message_history_count: int = MESSAGE_HISTORY
     options: SearchOptions = field(default_factory=SearchOptions)
+    filters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Fields of ``MemoryFilters``, each a value as in ``params``."""
     dimensions: int | None = None
     """The length of the vectors of ``index_name``, for an index that is made because the rule names it."""
     retrieval_query: str | None = None

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, cast, get_args, get_origin
 
 from graphweft_contracts.events import LIFECYCLE
 from graphweft_contracts.memory import SCOPE_PATTERN, SCOPES, MemoryScope
-from graphweft_contracts.search import EMBEDDED, SEARCHED, SearchOptions, SearchQuery
+from graphweft_contracts.search import EMBEDDED, SEARCHED, MemoryFilters, SearchOptions, SearchQuery
 from graphweft_rules.files.forms import NOT_BLANK, FlagKey, Form, Key, ListKey, NumberKey, Pattern, SectionKey, TextKey
 from graphweft_rules.files.model import FORMATS, MESSAGE_HISTORY
 from graphweft_rules.matching.parameters import WORKFLOW_FIELDS
@@ -111,6 +111,14 @@ OPTIONS: Final[Mapping[str, Key]] = {
     if name not in _NOT_IN_RULES
 }
 """The keys of a search that say how to search, with the same value for every request."""
+FILTERS: Final[Mapping[str, Key]] = {
+    name: Key(
+        f"{SearchQuery.model_fields[name].description} A value, or a reference such as `$context.{name}`.",
+        editor={"allOf": [_VALUE]},
+    )
+    for name in MemoryFilters.__annotations__
+}
+"""The keys of a search that say which records of its scope it may find."""
 _IN_MEMORY: Final = {"properties": {"index_name": False, "fulltext_index_name": False, "dimensions": False}}
 _NEEDS_INDEX: Final = {
     "if": {"required": ["dimensions"]},
@@ -128,6 +136,7 @@ SEARCH: Final = Form(
         "query": _QUERY_TEXT,
         "message_history_count": _HISTORY,
         **OPTIONS,
+        **FILTERS,
         "dimensions": NumberKey(
             "The length of the vectors in `index_name`, which a vector index needs that rules make.",
             least=1,
@@ -140,7 +149,7 @@ SEARCH: Final = Form(
         "then": {**_IN_MEMORY, "dependencies": {"index_type": ["query"]}},
         "else": {
             "required": ["query"],
-            "properties": {"fill": False},
+            "properties": {"fill": False, **dict.fromkeys(FILTERS, False)},
             "if": {"required": ["index_type"], "properties": {"index_type": {"const": "hybrid"}}},
             "then": {"required": ["fulltext_index_name"]},
         },

@@ -42,7 +42,7 @@ from graphweft_rules.matching import conditions
 from graphweft_rules.matching import parameters as params
 from graphweft_rules.matching.clock import OWN_PREFIX
 from graphweft_rules.matching.condition_cost import MOST_STEPS, CostClass
-from graphweft_rules.matching.searches import parse_retrieval, said
+from graphweft_rules.matching.searches import parse_retrieval, plain_value, refers, said
 
 _EVENT: Final = re.compile(form.EVENT_PATTERN)
 _COSTS: Final[dict[CostClass, str]] = {
@@ -256,6 +256,7 @@ class _Checks(FormReader):
             query=self._searched(values),
             message_history_count=values.whole("message_history_count") or MESSAGE_HISTORY,
             options=cast("SearchOptions", options),
+            filters={key: self._filter(values, key) for key in form.FILTERS if key in values},
             dimensions=values.whole("dimensions"),
             retrieval_query=values.text("retrieval_query") if "retrieval_query" in values else None,
             places={key: values.place_of(key) for key in (*_INDEX_NAMES, "dimensions") if key in values},
@@ -275,6 +276,16 @@ class _Checks(FormReader):
             except ValidationError as error:
                 self.error("bad-value", said(error), values.place_of(key))
                 return None
+        return value
+
+    def _filter(self, values: Values, key: str) -> Any:
+        """Return a filter of a search: a value that ``SearchQuery`` accepts, or one with references."""
+        value = self._source(key, values.entries[key].value)
+        if not refers(value):
+            try:
+                SearchQuery.model_validate({"memory": {"user_id": "any"}, key: plain_value(value)})
+            except ValidationError as error:
+                self.error("bad-value", said(error), values.place_of(key))
         return value
 
     def _search_keys(self, values: Values, above: frozenset[str]) -> None:

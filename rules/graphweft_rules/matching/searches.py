@@ -39,6 +39,21 @@ _TYPES: Final[dict[type, str]] = {
 }
 
 
+def refers(value: Any) -> bool:
+    """Tell whether a value of a rule holds a reference, in whatever depth."""
+    if isinstance(value, dict):
+        return any(refers(each) for each in value.values())  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, list):
+        return any(refers(each) for each in value)  # pyright: ignore[reportUnknownVariableType]
+    return isinstance(value, str) and value.startswith("$") and not value.startswith("$$")
+
+
+def plain_value(value: Any) -> Any:
+    """Return a value of a rule without references, as requests get it."""
+    found = compile_param(value).resolve(Scope(context={}, event={}, app_id="", chat_id=""))
+    return None if isinstance(found, Absent) else found
+
+
 class SearchError(ValueError):
     """A search that can never work; the message says what to change."""
 
@@ -51,19 +66,22 @@ class CompiledSearch:
     query: ParameterSource | None
     history: int
     options: SearchOptions
+    filters: tuple[tuple[str, ParameterSource], ...] = ()
 
     def bind(self, scope: Scope, retrieval_query: str | None, params: dict[str, Any]) -> SearchQuery | str:
         """Return the search for one request, or why it is skipped: with names of keys and references, never values."""
         try:
             memory = None if self.memory is None else scope_of(self.memory, scope)
             text = "" if self.query is None else text_of(self.query, scope, self.history)
+            filters = {name: _filter(name, source, scope) for name, source in self.filters}
             shown = () if self.query is None or memory is None else _shown_before(self.query, scope)
         except NotReadyError as error:
             return str(error)
         try:
             return SearchQuery(
-                text=text, memory=memory, shown=shown, retrieval_query=retrieval_query, params=params, **self.options
-            )
+                text=text, memory=memory, shown=shown, retrieval_query=retrieval_query, params=params, **self.options,
+                **filters,
+            )  # fmt: skip
         except ValidationError as error:
             return f"invalid search: {said(error)}"
 
@@ -86,6 +104,14 @@ def scope_of(sources: tuple[tuple[str, ParameterSource], ...], scope: Scope) -> 
         return MemoryScope(**given)
     except ValidationError as error:
         raise NotReadyError(f"invalid scope: {said(error)}") from error
+
+
+def _filter(name: str, source: ParameterSource, scope: Scope) -> Any:
+    """Return the value of a filter. Raises ``NotReadyError``: without it the search would find more, or others."""
+    value = source.resolve(scope)
+    if isinstance(value, Absent):
+        raise NotReadyError(f"{name} of the search needs {value.name}, which is missing: publish it")
+    return value
 
 
 def text_of(source: ParameterSource, scope: Scope, history: int) -> str:
@@ -119,13 +145,18 @@ def compile_search(search: InjectionSearch) -> CompiledSearch:
     """Compile a search. Raises ``SearchError`` if it can never work."""
     memory = search.memory
     try:
-        SearchQuery(memory=None if memory is None else MemoryScope(**dict.fromkeys(memory, "x")), **search.options)
+        any_scope = None if memory is None else MemoryScope(**dict.fromkeys(memory, "x"))
+        plain = {name: plain_value(value) for name, value in search.filters.items() if not refers(value)}
+        SearchQuery(memory=any_scope, **search.options, **plain)
+        if memory is None and search.filters:
+            raise SearchError(f"{min(search.filters)} is for what is remembered: write memory, or leave it out")
         query_text((), search.message_history_count)
         return CompiledSearch(
             memory=None if memory is None else tuple((name, compile_param(value)) for name, value in memory.items()),
             query=None if search.query is None else compile_param(search.query),
             history=search.message_history_count,
             options=search.options,
+            filters=tuple((name, compile_param(value)) for name, value in search.filters.items()),
         )
     except ValidationError as error:
         raise SearchError(said(error)) from error

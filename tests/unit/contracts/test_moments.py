@@ -18,6 +18,7 @@ from graphweft_workers.ports import event_decoder
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 MEANT_AS_DATES: list[Any] = [
+    10**400,
     "2026",
     2026,
     "20260201",

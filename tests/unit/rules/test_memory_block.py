@@ -94,6 +94,11 @@ def test_equal_texts_are_counted() -> None:
     assert shown(row("Tea at noon.", times=3))[-1] == "- user: Tea at noon. (3 times, last on this day)"
 
 
+def test_what_a_memory_said_before_is_marked() -> None:
+    before = row("I live in Oslo.", invalid_at="2026-11-25T10:00:00.000000Z")
+    assert shown(before)[-1] == "- user: I live in Oslo. (until 2026-11-25)"
+
+
 @pytest.mark.parametrize(
     ("day", "passed"),
     [

@@ -9,7 +9,7 @@ import pytest
 from tests.services.rules import rule_set
 
 from graphweft_contracts import Event
-from graphweft_contracts.memory import MEMORY, memory_id
+from graphweft_contracts.memory import MEMORY, memory_id, version_of
 from graphweft_rules.cypher.node_labels import shared_labels
 from graphweft_rules.cypher.query import parse
 from graphweft_workers.drivers import dialects
@@ -77,7 +77,33 @@ def test_ids_times_and_terms_come_from_the_event() -> None:
         "length": 2,
         "stated": None,
         "unsearched": None,
+        "tags": None,
+        "metadata": None,
+        "metadata_terms": None,
     }
+
+
+def test_an_update_names_its_version_and_leaves_out_what_stays() -> None:
+    made = said("memory.update", {"memory_id": "m", "text": "two dogs", "author_name": "Ann"})
+    assert made.keys() == {"update"}
+    assert {name: value for name, value in made["update"].items() if not name.startswith("mark")} == {
+        "memory_id": "m",
+        "chat_id": "c",
+        "text": "two dogs",
+        "author_name": "Ann",
+        "terms": "ann two dog",
+        "length": 3,
+        "unsearched": None,
+        "at": "2026-02-01T10:00:00.000000Z",
+        "version": version_of("/s", "e", "c", "m"),
+    }
+    labels = said("memory.update", {"memory_id": "m", "tags": ["b", "a", "b"], "metadata": {"n": 1.0, "b": True}})
+    assert labels == {
+        "label": {
+            "memory_id": "m", "chat_id": "c", "tags": ["b", "a"], "metadata": '{"b": true, "n": 1.0}',
+            "metadata_terms": ["b=true", "n=1"], "pinned": None,
+        },
+    }  # fmt: skip
 
 
 def test_facts_are_of_whoever_the_scope_names_beyond_the_thread() -> None:

@@ -158,6 +158,45 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
     assert (bound.cypher.statement, bound.search, bound.query.format) == ("RETURN 1 AS n", None, "list")
 
 
+def test_filters_are_values_or_references(tmp_path: Path) -> None:
+    rules = load(
+        tmp_path,
+        search(
+            f"{MEMORIES}, tags: [home, $context.topic], metadata: {{source: crm, n: 1}}, since: 2026-02-01, "
+            "until: $context.until, min_score: 0.3, any_of: [{application_id: team}, {agent_id: $context.agent}]"
+        ),
+    )
+    context = {"user_id": "ada", "messages": "x", "topic": "town", "until": "2026-03-01T00:00:00Z", "agent": "a"}
+    [found] = map(searched, bind(rules, **context))
+    assert found.tags == ("home", "town")
+    assert found.metadata == {"source": "crm", "n": 1}
+    assert (found.since, found.until) == (datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC))
+    assert found.min_score == 0.3
+    assert found.scopes == ({"user_id": "ada"}, {"application_id": "team"}, {"agent_id": "a"})
+    for missing in ("topic", "until", "agent"):
+        [skipped] = map(why, bind(rules, **{name: value for name, value in context.items() if name != missing}))
+        assert f"$context.{missing}, which is missing" in skipped, "a search is never wider than its rule says"
+    [skipped] = map(why, bind(rules, **{**context, "until": "soon", "agent": 5}))
+    assert skipped.startswith("invalid search: until: ")
+    assert "any_of.1.agent_id" in skipped
+
+
+@pytest.mark.parametrize(
+    ("marked", "message"),
+    [
+        (f"{MEMORIES}, tags: »home", "tags: expected a list"),
+        (f"{MEMORIES}, since: »soon", "since: "),
+        (f"{MEMORIES}, min_score: »2", "min_score: Input should be less than or equal to 1"),
+        (f"{MEMORIES}, any_of: »[{{}}]", "any_of.0: a memory needs a scope"),
+        (f"{MEMORIES}, metadata: »{{a: [1]}}", "metadata.a"),
+    ],
+)
+def test_a_filter_that_can_never_work_is_found(tmp_path: Path, marked: str, message: str) -> None:
+    level, code, said = one(tmp_path, search(marked))
+    assert (level, code) == ("error", "bad-value")
+    assert said.startswith(message)
+
+
 @pytest.mark.parametrize(
     ("marked", "code", "message"),
     [
@@ -170,15 +209,16 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
         (
             "{id: q, inject_as: x, search: »chunks}",
             "wrong-type",
-            "a search is 'chunks': it must be a mapping of dimensions, fill, filter_stop_words, fulltext_index_name, "
-            "index_name, index_type, memory, message_history_count, of, query, retrieval_query, top_k",
+            "a search is 'chunks': it must be a mapping of any_of, as_of, dimensions, fill, filter_stop_words, "
+            "fulltext_index_name, ids, index_name, index_type, memory, message_history_count, metadata, min_score, of, "
+            "query, retrieval_query, since, tags, top_k, until",
         ),
         (
             search(f"{INDEX}, »topk: 3"),
             "unknown-key",
-            "a search has no key 'topk' (did you mean 'top_k'?): it may have dimensions, fill, filter_stop_words, "
-            "fulltext_index_name, index_name, index_type, memory, message_history_count, of, query, retrieval_query, "
-            "top_k",
+            "a search has no key 'topk' (did you mean 'top_k'?): it may have any_of, as_of, dimensions, fill, "
+            "filter_stop_words, fulltext_index_name, ids, index_name, index_type, memory, message_history_count, "
+            "metadata, min_score, of, query, retrieval_query, since, tags, top_k, until",
         ),
         (
             "{id: q, inject_as: x, search: »{index_name: chunks}}",

@@ -84,11 +84,13 @@ COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
     "export": CommandPlace("export", "export"),
     "restore": CommandPlace("restore", "restore"),
     "memory": Group(
-        "Memories of agents: add, search, list, forget, erase.",
+        "Memories of agents: add, search, list, update, forget, erase.",
         {
             "add": CommandPlace("memory", "memory_add"),
             "search": CommandPlace("memory", "memory_search"),
             "list": CommandPlace("memory", "memory_list"),
+            "get": CommandPlace("memory_records", "memory_get"),
+            "update": CommandPlace("memory_records", "memory_update"),
             "embed": CommandPlace("memory", "memory_embed"),
             "forget": CommandPlace("memory", "memory_forget"),
             "erase": CommandPlace("memory", "memory_erase"),

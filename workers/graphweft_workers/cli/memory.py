@@ -1,16 +1,16 @@
-"""``graphweft memory``: add, search, list, forget and erase memories by hand."""
+"""``graphweft memory``: add, search, list, forget and erase memories by hand. See ``memory_records``, too."""
 
 from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import batched
 from pathlib import Path
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import typer
 from pydantic import ValidationError
@@ -18,12 +18,13 @@ from pydantic_core import from_json, to_json
 
 from graphweft import Client
 from graphweft.memory import SOURCE, add_event, erase_event
-from graphweft_contracts import BusUnavailable, Event, InvalidEvent, InvalidSettings, MemoryMessage, MemoryScope
+from graphweft_contracts import Event, InvalidEvent, InvalidSettings, MemoryMessage, MemoryScope
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.memory import SCOPES, with_text
 from graphweft_contracts.plurals import counted
-from graphweft_contracts.search import MOST_RESULTS, IndexType, Searched
+from graphweft_contracts.search import MOST_RESULTS, IndexType, MemoryFilters, Searched
 from graphweft_workers.cli.context import found_nothing, print_reply
+from graphweft_workers.cli.memory_records import READ_S, FilterOptions, chats_of, find_ids, find_records, time_of
 from graphweft_workers.cli.options import (
     After,
     App,
@@ -39,7 +40,7 @@ from graphweft_workers.cli.options import (
     words,
 )
 from graphweft_workers.cli.output import INVALID_LINES, print_error, show, stderr, warn
-from graphweft_workers.cli.publishing import PublishOptions, at_once, interruptible, publish
+from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish, publish_events
 from graphweft_workers.imports.event_lines import LineFaults, values_of_lines
 from graphweft_workers.imports.files import STANDARD_INPUT, read_whole
 from graphweft_workers.reports.remains import RemainsReport
@@ -53,7 +54,7 @@ _MAX_MESSAGES: Final = 1_000
 _MAX_TEXT_BYTES: Final = 500_000
 """Texts of one event, as JSON. The bus takes about twice that, and each message has other fields too."""
 _MAX_MESSAGE_BYTES: Final = 900_000
-_READ_S: Final = 60.0
+_LISTED: Final = ("role", "text", "author_name", "tags", "metadata", "pinned", "id")
 _ROLES: Final = ("user", "assistant", "system")
 _STAYS: Final = (
     "The event log still holds the texts until it is trimmed; dead letters may hold them too (`graphweft dlq list`)"
@@ -112,18 +113,26 @@ async def memory_add(
         Literal["user", "assistant", "system"],
         typer.Option("--role", **words(*_ROLES), help="The speaker of the TEXTs."),
     ] = "user",
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag of the TEXTs; repeatable.")] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option("--metadata", help="Metadata of the TEXTs: name=text, or name:=JSON; repeatable."),
+    ] = None,
 ) -> None:
     """Remember texts, or the messages of a file, within a scope. A file is checked in full first."""
     settings = options.settings()
     within = scope.scope()
     if bool(texts) == (file is not None):
         raise InvalidSettings("give either TEXTs or --file")
+    if file is not None and (tag or metadata):
+        raise InvalidSettings("--tag and --metadata are of TEXTs: write tags and metadata into the lines of the file")
+    labels = {"tags": tag, "metadata": assignments(metadata, "--metadata") if metadata else None}
     if file is not None:
         messages = _messages_of(file)
     else:
-        messages = [_message_of_text(n, role, text) for n, text in enumerate(texts or [], 1)]
+        messages = [_message_of_text(n, role, text, labels) for n, text in enumerate(texts or [], 1)]
     events = [event for part in _parts(messages) if (event := add_event(app, within, part)) is not None]
-    position = await _publish(settings, events, options)
+    position = await publish_events(settings, events, options)
     last = f"; the position of the last event is {position}" if position else ""
     found = {"remembered": len(messages), "events": len(events), "position": position}
     show(PlainReport(found, [f"{counted(len(messages), 'message')} sent{last}"]), json=options.json)
@@ -134,6 +143,7 @@ async def memory_search(
     text: Annotated[str, typer.Argument(help="The text to search for.")],
     app: App,
     scope: ScopeOptions,
+    filters: FilterOptions,
     of: Annotated[
         Searched,
         typer.Option(
@@ -150,6 +160,12 @@ async def memory_search(
         str | None, typer.Option("--retrieval-query", help="Cypher that continues from node and score.")
     ] = None,
     param: Params = None,
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", metavar="TIME", help="Search as at that time.", show_default="now")
+    ] = None,
+    min_score: Annotated[
+        float | None, typer.Option("--min-score", min=0, max=1, help="Only results with at least this score.")
+    ] = None,
     keep_stop_words: Annotated[
         bool, typer.Option("--keep-stop-words", help="Also search for words like `the`.")
     ] = False,
@@ -164,6 +180,7 @@ async def memory_search(
     settings = Settings.load(data=data)
     within = scope.scope()
     params = assignments(param or [], "--param")
+    given: MemoryFilters = {**filters.given(), "as_of": time_of(as_of, "--as-of"), "min_score": min_score}  # type: ignore[typeddict-item]
     check_after(after)
     await check_bus(settings)
     async with Client(transport=make_transport(settings), app_id=app) as client:
@@ -181,6 +198,7 @@ async def memory_search(
                 max_tokens=max_tokens,
                 after=after,
                 explain=explain,
+                **given,
             )
         except ValueError as error:
             raise InvalidSettings(str(error)) from None
@@ -194,30 +212,36 @@ async def memory_search(
 async def memory_list(
     app: App,
     scope: ScopeOptions,
+    filters: FilterOptions,
     limit: Annotated[int, typer.Option("--limit", min=1, max=MOST_RESULTS, help="Maximum number of memories.")] = 20,
     data: Data = None,
     json: Json = False,
 ) -> None:
     """List the memories of a scope, the latest first. The command reads the graph and needs no responder."""
-    from graphweft_workers.retrieval.listing import list_memories
-
     settings = Settings.load(data=data)
-    given = scope.scope().given
+    given = filters.given()
     async with running_graph(settings) as graph:
-        table = await graph.read(app, list_memories(given), {**given, "limit": limit}, timeout_s=_READ_S)
-    rows = TextTable(("time", "role", "text", "author", "id"), table.rows)
-    none = Notice("this scope has no memories")
-    found = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    show(PlainReport(found, [rows if table.rows else none]), json=json)
+        records = await find_records(graph, app, scope.scope(), limit, **given)
+    found = [{"time": record["timestamp"], **{name: record[name] for name in _LISTED}} for record in records]
+    rows = TextTable(
+        ("time", "role", "text", "author", "id"),
+        [[each[name] for name in ("time", "role", "text", "author_name", "id")] for each in found],
+    )
+    none = Notice("no memory of this scope passes the filters" if given else "this scope has no memories")
+    show(PlainReport(found, [rows if found else none]), json=json)
 
 
 @command
 async def memory_forget(
     app: App,
-    memory_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids from `memory list`, or of statements.")],
+    scope: ScopeOptions,
+    filters: FilterOptions,
     options: PublishOptions,
+    memory_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID...", help="Ids from `memory list`, or of statements.")
+    ] = None,
 ) -> int | None:
-    """Forget single memories and what was stated in them. Facts, preferences and summaries that came from them stay."""
+    """Forget memories: by their ids, or those of a scope that pass filters. Facts, preferences and summaries stay."""
     from graphweft_workers.retrieval.records import MEMORY_LABEL, STATEMENT
 
     settings = options.settings()
@@ -227,24 +251,30 @@ async def memory_forget(
         f"UNION UNWIND $ids AS id MATCH (s:{STATEMENT} {{id: id}}) "
         "RETURN id, s.memory_id AS memory_id, s.chat_id AS chat_id"
     )
-    given = list(dict.fromkeys(memory_ids))
-    chats: dict[str, dict[str, None]] = {}
-    known: set[str] = set()
+    wanted = filters.given()
+    if bool(memory_ids) == bool(wanted):
+        raise InvalidSettings("give either IDs, or a scope and at least one of --tag, --metadata, --since, --until")
+    given = list(dict.fromkeys(memory_ids or []))
     async with running_graph(settings) as graph:
+        if wanted:
+            given = await find_ids(graph, app, scope.scope(), **wanted)
+        rows: list[Sequence[Any]] = []
         for part in batched(given, _MAX_MESSAGES):
-            for id, memory_id, chat_id in (await graph.read(app, query, {"ids": list(part)}, timeout_s=_READ_S)).rows:
-                chats.setdefault(str(chat_id), {})[str(memory_id)] = None
-                known.add(str(id))
+            rows += (await graph.read(app, query, {"ids": list(part)}, timeout_s=READ_S)).rows
+    known = {str(id) for id, _, _ in rows}
+    chats = chats_of(dict.fromkeys((memory_id, chat_id) for _, memory_id, chat_id in rows))
     events = [
         # In the chat of the memory: events have an order only within a chat.
         Event.create("memory.forget", app_id=app, chat_id=chat_id, data={"memory_ids": list(part)}, source=SOURCE)
         for chat_id, found in chats.items()
         for part in batched(found, _MAX_MESSAGES)
     ]
-    await _publish(settings, events, options)
+    await publish_events(settings, events, options)
     unknown = [memory_id for memory_id in given if memory_id not in known]
     forgotten = f"{counted(len(known), 'memory is', 'memories are')} forgotten. {_STAYS}"
     said = [forgotten if known else "nothing is forgotten"]
+    if wanted and len(given) == MOST_RESULTS:
+        said.append(f"There may be more: a command takes {MOST_RESULTS:,}, so call it again")
     if unknown:
         said.append(f"unknown: {', '.join(unknown)}; `graphweft memory list` shows the ids")
     show(PlainReport({"forgotten": len(known), "unknown": unknown}, said), json=options.json)
@@ -308,7 +338,7 @@ async def memory_erase(
         if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
             stderr().print("nothing was erased")
             return 2
-    position = await _publish(settings, [event], options)
+    position = await publish_events(settings, [event], options)
     said = f"{'The memories are erased' if options.wait else 'The workers will erase the memories'}. {_STAYS}"
     show(PlainReport({"erased": options.wait, "position": position}, [said]), json=options.json)
     return None
@@ -328,21 +358,6 @@ async def _verify(settings: Settings, app: str, user: str, *, json: bool) -> int
         places = await Remains(alone, blobs, live, Subject(app_id=app, user_id=user)).places()
     show(RemainsReport(what=f"the user {user!r} of the app {app!r}", places=places), json=json)
     return 1 if any(place.left for place in places) else None
-
-
-async def _publish(settings: Settings, events: Sequence[Event], options: PublishOptions) -> str | None:
-    """Publish events. Return the position of the last one, or None if they are in several partitions."""
-    await check_bus(settings)
-    if not events:
-        return None
-    sent, outcome = await publish(settings, at_once(events), options)
-    if sent.without_outcome:
-        raise BusUnavailable("the event is on the bus: look whether it was applied before you send it again")
-    if outcome is not None and not outcome.complete:
-        why = "; ".join(f"{cause.reason}: {cause.message}" for cause in outcome.causes)
-        raise InvalidEvent(f"the event is on the bus but was not applied ({why}): see `graphweft dlq list`")
-    [*others, (partition, offset)] = sent.last.items()
-    return None if others else f"{partition}:{offset}"
 
 
 def _messages_of(file: str) -> list[MemoryMessage]:
@@ -368,14 +383,14 @@ def _messages_of(file: str) -> list[MemoryMessage]:
     return messages
 
 
-def _message_of_text(number: int, role: str, text: str) -> MemoryMessage:
+def _message_of_text(number: int, role: str, text: str, labels: Mapping[str, Any]) -> MemoryMessage:
     try:
-        return _message({"role": role, "text": text})
+        return _message({"role": role, "text": text, **labels})
     except InvalidEvent as error:
         raise InvalidEvent(f"TEXT {number}: {error}") from None
 
 
-def _message(raw: bytes | dict[str, str]) -> MemoryMessage:
+def _message(raw: bytes | dict[str, Any]) -> MemoryMessage:
     try:
         if isinstance(raw, bytes):
             with suppress(ValueError):  # the model says what is no JSON

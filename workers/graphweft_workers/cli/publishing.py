@@ -32,6 +32,7 @@ from graphweft_workers.reports.delivery import (
 from graphweft_workers.reports.without_rule import EventKinds, WithoutRule, without_rule
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.connections import make_bus, make_transport
+from graphweft_workers.wiring.running import check_bus
 
 _MOST_NUMBERS: Final = 8
 _MARKS_S: Final = 2.0
@@ -259,3 +260,18 @@ async def read_between[Group](groups: Iterator[Group]) -> AsyncGenerator[Group]:
 async def at_once(events: Sequence[Event]) -> AsyncGenerator[Sequence[Event]]:
     """Yield all events as one group."""
     yield events
+
+
+async def publish_events(settings: Settings, events: Sequence[Event], options: PublishOptions) -> str | None:
+    """Publish events. Return the position of the last one, or None if they are in several partitions."""
+    await check_bus(settings)
+    if not events:
+        return None
+    sent, outcome = await publish(settings, at_once(events), options)
+    if sent.without_outcome:
+        raise BusUnavailable("the event is on the bus: look whether it was applied before you send it again")
+    if outcome is not None and not outcome.complete:
+        why = "; ".join(f"{cause.reason}: {cause.message}" for cause in outcome.causes)
+        raise InvalidEvent(f"the event is on the bus but was not applied ({why}): see `graphweft dlq list`")
+    [*others, (partition, offset)] = sent.last.items()
+    return None if others else f"{partition}:{offset}"

@@ -255,8 +255,8 @@ class _Gateway:
         app_id = access.app_id
         with self.limiter.enter(app_id):
             question = await self._question(app_id, request, ContextQuestion)
-            memory = None if question.search is None else question.search.memory
-            note_users(request, app_id, [question.user_id, None if memory is None else memory.user_id])
+            scopes = () if question.search is None else question.search.scopes
+            note_users(request, app_id, [question.user_id, *(scope.get("user_id") for scope in scopes)])
             if question.app_id not in {None, app_id}:
                 fault = {"pointer": "#/app_id", "detail": "remove it, or name the app of the token"}
                 raise Problem(403, "other-app", "the token belongs to another app", faults=[fault])

@@ -42,6 +42,10 @@ class SearchQuestion(SearchQuery):
         if isinstance(value, dict) and "memory" in value:
             members = cast("dict[str, Any]", value)
             value = members | {"memory": _limit_unknown(MemoryScope, members["memory"])}
+            scopes: Any = members.get("any_of")
+            if isinstance(scopes, list):
+                listed: list[Any] = scopes  # pyright: ignore[reportUnknownVariableType]
+                value["any_of"] = [_limit_unknown(MemoryScope, each) for each in listed]
         return _limit_unknown(cls, value)
 
 

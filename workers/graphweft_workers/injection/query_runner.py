@@ -86,7 +86,7 @@ class QueryRunner:
                 reason: ReasonCode = "graph_unavailable" if isinstance(error, GraphUnavailable) else "query_error"
                 incomplete = QueryFailure(reason=reason, detail=f"{place}: the search for seeds failed: {error}")
             else:
-                seeds += [dict(zip(found.table.columns, row, strict=True)) for row in found.table.rows]
+                seeds += found.rows()
                 incomplete = _degraded(found, place)
         left_s = max(0.001, until - self.clock.monotonic())
         result = await facts.retrieve(app_id, query.text, seeds, left_s, memory=query.memory)

@@ -6,7 +6,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from graphweft_contracts.memory import ScopeName
+from graphweft_contracts.memory import MOST_TAGS, ScopeName
+from graphweft_contracts.search import Time
 
 MAX_CHARACTERS: Final = 4_096
 """Of a text to remember. A result of 2,000 tokens, the default, has room for it, and a search finds it by its topic."""
@@ -42,7 +43,19 @@ class _Arguments(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class MemorySearchArguments(_Arguments):
+_MemoryId = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+_Tag = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
+_Tags = Annotated[list[_Tag], Field(max_length=MOST_TAGS)]
+_Text = Annotated[str, AfterValidator(_without_nul), AfterValidator(_check_text)]
+
+
+class _Filters(_Arguments):
+    tags: _Tags = Field(default_factory=list, description="Only memories with all of these tags.")
+    since: Time | None = Field(default=None, description="Only what was said from this time on.")
+    until: Time | None = Field(default=None, description="Only what was said before this time.")
+
+
+class MemorySearchArguments(_Filters):
     """Arguments of ``memory_search``."""
 
     query: _Query = Field(default="", description="Text to search for; empty: the latest memories.")
@@ -53,13 +66,45 @@ class MemorySearchArguments(_Arguments):
     )
     top_k: int = Field(default=5, ge=1, le=_MAX_RESULTS, description="Maximum number of results.")
     thread_id: ScopeName | None = Field(default=None, description="Only memories of this conversation thread.")
+    as_of: Time | None = Field(
+        default=None, description="Search as at this time: what was said later is not found, what has ended since is."
+    )
     max_tokens: _Tokens = None
+
+
+class MemoryListArguments(_Filters):
+    """Arguments of ``memory_list``."""
+
+    limit: int = Field(default=20, ge=1, le=_MAX_RESULTS, description="Maximum number of memories.")
+
+
+class MemoryGetArguments(_Arguments):
+    """Arguments of ``memory_get``."""
+
+    id: _MemoryId = Field(description="The id of a memory, from memory_search or memory_list.")
+
+
+class MemoryUpdateArguments(_Arguments):
+    """Arguments of ``memory_update``."""
+
+    id: _MemoryId = Field(description="The id of a memory, from memory_search or memory_list.")
+    text: _Text | None = Field(default=None, description="What it says from now on, as a sentence.")
+    tags: _Tags | None = Field(default=None, description="All tags from now on; empty: none.")
+    pinned: bool | None = Field(default=None, description="Whether it is always shown at the beginning of a turn.")
+
+
+class MemoryForgetArguments(_Arguments):
+    """Arguments of ``memory_forget``."""
+
+    ids: Annotated[list[_MemoryId], Field(min_length=1, max_length=_MAX_RESULTS)] = Field(
+        description="The ids of the memories, from memory_search or memory_list."
+    )
 
 
 class MemoryAddArguments(_Arguments):
     """Arguments of ``memory_add``."""
 
-    text: Annotated[str, AfterValidator(_without_nul), AfterValidator(_check_text)] = Field(
+    text: _Text = Field(
         description="The text to remember, as a sentence.", json_schema_extra={"maxLength": MAX_CHARACTERS}
     )
     role: Literal["user", "assistant"] = Field(default="user", description="The speaker.")
@@ -68,6 +113,7 @@ class MemoryAddArguments(_Arguments):
         description="A name for the text: the same text with the same name is remembered once. Without a name, each "
         "call makes a new memory.",
     )
+    tags: _Tags = Field(default_factory=list, description="Words by which it is found again, such as a topic.")
 
 
 class ContextArguments(_Arguments):

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from pydantic import BaseModel, ValidationError
 
-from graphweft import Client, tracing
-from graphweft.memory import add_event
+from graphweft import Client, MemoryClient
 from graphweft.searching import faults
-from graphweft_contracts import ContextReply, MemoryMessage, MemoryScope, ReasonCode
-from graphweft_contracts.search import EMBEDDED
+from graphweft_contracts import ContextReply, MemoryScope, ReasonCode, Transient
+from graphweft_contracts.prompt_text import enclose, harmless
+from graphweft_contracts.search import EMBEDDED, MemoryFilters
 from graphweft_workers.mcp.access import McpScope
-from graphweft_workers.mcp.arguments import ContextArguments, MemoryAddArguments, MemorySearchArguments
+from graphweft_workers.mcp.arguments import (
+    ContextArguments,
+    MemoryAddArguments,
+    MemoryForgetArguments,
+    MemoryGetArguments,
+    MemoryListArguments,
+    MemorySearchArguments,
+    MemoryUpdateArguments,
+)
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.text.redaction import redact_cell
 
 logger = get_logger("graphweft.mcp")
 
@@ -46,6 +56,7 @@ _MORE_TOKENS: Final = "there was no room for it: give a larger `max_tokens`, or 
 """Replaces the text of ``token_budget`` when the call itself asked for fewer tokens than it could have."""
 _MAX_FAULTS: Final = 1_000
 """Characters about invalid arguments. Their names come from the caller and can have any length."""
+_UNKNOWN: Final = "there is no memory with this id: memory_list shows the ids"
 _NOT_SENT: Final = "a memory that was added before is not on the bus yet, so no search can find it yet"
 
 
@@ -81,7 +92,11 @@ class Tools:
     def __init__(self, client: Client, access: McpScope) -> None:
         self._client = client
         self._access = access
-        self._position: str | None = None
+        scope = access.scope
+        self._memories = MemoryClient(
+            client, app_id=access.app_id, keep_reasoning=True, source=SOURCE, application_id=scope.application_id,
+            agent_id=scope.agent_id, user_id=scope.user_id, thread_id=scope.thread_id,
+        )  # fmt: skip
         self.offered: Mapping[str, Tool] = {tool.name: tool for tool in self._tools()}
 
     async def call(self, name: str, arguments: Mapping[str, Any] | None) -> ToolAnswer:
@@ -97,6 +112,9 @@ class Tools:
                 f"{_faults(error)}. {name} takes {takes}; app and scope are the operator's: correct it and call again"
             )
             return ToolAnswer(text=text, error=True)
+        except Transient as error:
+            logger.warning("no_answer", tool=name, detail=str(error))
+            return ToolAnswer(text=_TEXTS["timeout"], error=True)
         except _Refused as error:
             return ToolAnswer(text=str(error), error=True)
         except Exception:  # the session goes on
@@ -112,10 +130,14 @@ class Tools:
             of=given.of,
             index_type=access.index_type if given.of in EMBEDDED and given.query.strip() else None,
             top_k=given.top_k,
+            tags=given.tags,
+            since=given.since,
+            until=given.until,
+            as_of=given.as_of,
             app_id=access.app_id,
             budget_ms=access.budget_ms,
             max_tokens=self._tokens(given.max_tokens),
-            after=self._position,
+            after=self._memories.position,
         )
         _log(reply, "memory_search")
         if _SEARCH_BLOCK not in reply.injected:
@@ -125,22 +147,58 @@ class Tools:
         text = reply.text if rows else "no results" + ("" if given.of == "all" else f" ({given.of})")
         return ToolAnswer(text=_joined(text, notes), data={"results": rows, "notes": notes})
 
+    async def _get(self, raw: Mapping[str, Any]) -> ToolAnswer:
+        given = MemoryGetArguments.model_validate(raw)
+        rows = await self._latest(1, ids=[given.id])
+        if not rows:
+            raise _Refused(_UNKNOWN)
+        record = _record(rows[0])
+        return ToolAnswer(text=_in_lines([record]), data={"memory": record})
+
+    async def _list(self, raw: Mapping[str, Any]) -> ToolAnswer:
+        given = MemoryListArguments.model_validate(raw)
+        rows = await self._latest(given.limit, tags=given.tags, since=given.since, until=given.until)
+        records = [_record(row) for row in rows]
+        return ToolAnswer(text=_in_lines(records) or "no memories", data={"memories": records})
+
+    async def _latest(self, limit: int, **filters: Unpack[MemoryFilters]) -> list[dict[str, Any]]:
+        """Return the latest memories that pass the filters."""
+        access = self._access
+        reply = await self._client.search(
+            "", memory=access.scope, of="memories", top_k=limit, app_id=access.app_id, budget_ms=access.budget_ms,
+            after=self._memories.position, **filters,
+        )  # fmt: skip
+        _log(reply, "memory_list")
+        if _SEARCH_BLOCK not in reply.injected:
+            raise _Refused(self._text_of(_reason(reply), None))
+        return reply.results
+
+    async def _update(self, raw: Mapping[str, Any]) -> ToolAnswer:
+        given = MemoryUpdateArguments.model_validate(raw)
+        try:
+            position = await self._memories.update(
+                given.id, text=given.text, tags=given.tags, pinned=given.pinned, wait_s=self._access.budget_ms / 1000
+            )
+        except ValueError as error:
+            raise _Refused(_UNKNOWN if "has no memory" in str(error) else f"{error}: call again with it") from None
+        return _sent("updated", position)
+
+    async def _forget(self, raw: Mapping[str, Any]) -> ToolAnswer:
+        given = MemoryForgetArguments.model_validate(raw)
+        known = await self._memories.forget(given.ids, wait_s=self._access.budget_ms / 1000)
+        unknown = [id for id in given.ids if id not in known]
+        text = f"forgotten: {len(known)}" + (f"; unknown ids: {', '.join(unknown)}" if unknown else "")
+        return ToolAnswer(text=text, data={"forgotten": list(known), "unknown": unknown}, error=not known)
+
     async def _add(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = MemoryAddArguments.model_validate(raw)
-        access, stats = self._access, self._client.stats
-        message = MemoryMessage(role=given.role, text=given.text, message_id=given.message_id)
-        event = add_event(access.app_id, access.scope, [message], source=SOURCE)
-        assert event is not None  # there is a message
+        stats = self._client.stats
+        message = {"role": given.role, "text": given.text, "message_id": given.message_id}
         lost = stats.dropped + stats.rejected
-        with tracing.changing_memory("create_memory", access.app_id, 1):
-            position = await self._client.emit(event, wait_s=access.budget_ms / 1000)
-        if position is not None:
-            self._position = position
-            return ToolAnswer(text="remembered", data={"status": "remembered", "position": position})
-        if stats.dropped + stats.rejected > lost:
+        position = await self._memories.remember([message], tags=given.tags, wait_s=self._access.budget_ms / 1000)
+        if position is None and stats.dropped + stats.rejected > lost:
             raise _Refused(f"this is not remembered: the bus refuses it. {_LATER.capitalize()}")
-        text = "not confirmed yet: this server sends it as soon as the bus answers"
-        return ToolAnswer(text=text, data={"status": "waiting", "position": None})
+        return _sent("remembered", position)
 
     async def _context(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = ContextArguments.model_validate(raw)
@@ -157,7 +215,7 @@ class Tools:
             context=variables,
             budget_ms=access.budget_ms,
             max_tokens=self._tokens(given.max_tokens),
-            after=self._position,
+            after=self._memories.position,
         )
         _log(reply, "get_context")
         if reply.reason is not None and reply.reason not in _NOT_ERRORS:
@@ -219,7 +277,27 @@ class Tools:
                 outputs=_SEARCH_OUTPUT,
                 reads=True,
                 run=self._search,
-            )
+            ),
+            Tool(
+                name="memory_list",
+                title="List memories",
+                description="List the latest memories with their ids, tags and times, to change or forget some.",
+                inputs=_schema(MemoryListArguments),
+                outputs=_object(
+                    memories={"type": "array", "items": {"type": "object"}, "description": "Latest first."}
+                ),
+                reads=True,
+                run=self._list,
+            ),
+            Tool(
+                name="memory_get",
+                title="Get a memory",
+                description="Get one memory by its id.",
+                inputs=_schema(MemoryGetArguments),
+                outputs=_object(memory={"type": "object"}),
+                reads=True,
+                run=self._get,
+            ),
         ]
         if access.writes:
             tools.append(
@@ -229,9 +307,39 @@ class Tools:
                     description="Remember one thing for later conversations: a preference, a decision, a fact. "
                     "memory_search finds it afterwards.",
                     inputs=_schema(MemoryAddArguments),
-                    outputs=_ADD_OUTPUT,
+                    outputs=_SENT_OUTPUT["remembered"],
                     reads=False,
                     run=self._add,
+                )
+            )
+            tools.append(
+                Tool(
+                    name="memory_update",
+                    title="Update a memory",
+                    description="Correct what a memory says, change its tags, or pin it. What it said before is kept, "
+                    "for questions about the past.",
+                    inputs=_schema(MemoryUpdateArguments),
+                    outputs=_SENT_OUTPUT["updated"],
+                    reads=False,
+                    run=self._update,
+                )
+            )
+            tools.append(
+                Tool(
+                    name="memory_forget",
+                    title="Forget memories",
+                    description="Forget memories for good, by their ids. Call it only if the user asks for it.",
+                    inputs=_schema(MemoryForgetArguments),
+                    outputs=_object(
+                        forgotten={"type": "array", "items": {"type": "string"}},
+                        unknown={
+                            "type": "array",
+                            "items": {"type": "string"},
+                            "description": "Ids that are not there.",
+                        },
+                    ),
+                    reads=False,
+                    run=self._forget,
                 )
             )
         if access.workflow is not None:
@@ -254,6 +362,28 @@ class Tools:
                 )
             )
         return tools
+
+
+def _sent(status: str, position: str | None) -> ToolAnswer:
+    """Return the answer of a tool that has sent an event."""
+    if position is not None:
+        return ToolAnswer(text=status, data={"status": status, "position": position})
+    text = "not confirmed yet: this server sends it as soon as the bus answers"
+    return ToolAnswer(text=text, data={"status": "waiting", "position": None})
+
+
+def _record(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row without what it lacks."""
+    return {name: value for name, value in row.items() if value is not None and name not in {"score", "chat_id"}}
+
+
+def _in_lines(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return records as text for a model: data, each record on a line, without secrets."""
+    shown = [
+        {name: redact_cell(name, value) if isinstance(value, str) else value for name, value in each.items()}
+        for each in records
+    ]
+    return enclose(harmless("\n".join(json.dumps(each, ensure_ascii=False, default=str) for each in shown)))
 
 
 def _log(reply: ContextReply, tool: str) -> None:
@@ -297,10 +427,13 @@ _SEARCH_OUTPUT: Final = _object(
     },
     notes=_NOTES,
 )
-_ADD_OUTPUT: Final = _object(
-    status={"enum": ["remembered", "waiting"]},
-    position={"type": ["string", "null"], "description": "Position of the event on the bus."},
-)
+_SENT_OUTPUT: Final = {
+    status: _object(
+        status={"enum": [status, "waiting"]},
+        position={"type": ["string", "null"], "description": "Position of the event on the bus."},
+    )
+    for status in ("remembered", "updated")
+}
 _CONTEXT_OUTPUT: Final = _object(
     text={"type": "string"},
     tokens={"type": "integer"},

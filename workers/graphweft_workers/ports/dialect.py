@@ -85,8 +85,12 @@ class SearchTarget:
     """Properties that one origin must have, with their values."""
     valid_at: str | None = None
     """Search only nodes that are valid at this time (UTC, ``utc_text``); None: all nodes."""
+    valid_since: str | None = None
+    """Search nodes that were valid at any time from this one up to ``valid_at``; None: at ``valid_at`` only."""
     validity: tuple[str, str] = ("valid_at", "invalid_at")
     """The properties with the start and the end of validity; null means no limit."""
+    filters: tuple[tuple[str, Any], ...] = ()
+    """Further conditions on a node ``{node}``, each with the parameter ``{value}``, and its value."""
     turn: tuple[str, ...] = ()
     """Expressions of the conversation, the role and the author of ``n``, if nodes are turns of conversations."""
     text: TextSide | None = None

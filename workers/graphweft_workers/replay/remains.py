@@ -36,12 +36,13 @@ from graphweft_workers.retrieval.records import (
     RELATION,
     STATEMENT,
     SUMMARY,
+    VERSION,
 )
 
 _MARK: Final = frozenset({"id", "user_id", "erased_before", "erased_elsewhere"})
 """Properties of a profile that says only that its user was erased."""
 _OF_MEMORY: Final = frozenset(
-    {MEMORY_LABEL, STATEMENT, SUMMARY, FACT, PREFERENCE, PROFILE, EPISODE, ENTITY, RELATION, "Attribute"}
+    {MEMORY_LABEL, VERSION, STATEMENT, SUMMARY, FACT, PREFERENCE, PROFILE, EPISODE, ENTITY, RELATION, "Attribute"}
 )
 _FORGETS: Final = "graphweft memory erase"
 _ERASES: Final = "graphweft erase"

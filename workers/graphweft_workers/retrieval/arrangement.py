@@ -31,7 +31,7 @@ class Arrangement:
         self._places = {name: place for place, name in enumerate(columns)}
         self._most = most
         self._periods = periods
-        self._before = frozenset(map(_plain, shown))
+        self._before = frozenset(map(plain_text, shown))
         self._telling: list[Shown] = []
         self._others: list[Shown] = []
         self._known: dict[tuple[object, ...], tuple[list[Shown], int]] = {}
@@ -63,7 +63,7 @@ class Arrangement:
             if self._of(row, "kind") != _MEMORY or not isinstance(text, str):
                 self._telling.append((hit, row))
                 continue
-            plain = _plain(text)
+            plain = plain_text(text)
             if plain in self._before:
                 continue
             hits = self._others if tells_nothing(text, self._of(row, "role")) else self._telling
@@ -90,6 +90,6 @@ class Arrangement:
         return None if place is None else row[place]
 
 
-def _plain(text: str) -> str:
+def plain_text(text: str) -> str:
     """Return a text in the form that is equal for texts that say the same."""
     return " ".join(text.casefold().split())

@@ -53,7 +53,7 @@ async def by_words(
         return []
     asked = {of: target for of, target in searched.items() if of not in indexes}
     words = {
-        of: indexes[of].words(terms, most=MOST_TERMED, valid_at=target.valid_at)
+        of: indexes[of].words(terms, most=MOST_TERMED, valid_at=target.valid_at, valid_since=target.valid_since)
         for of, target in searched.items()
         if of in indexes
     }

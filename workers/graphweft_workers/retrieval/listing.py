@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Final
 
 from graphweft_contracts.memory import SCOPES
-from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, RELATION
+from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, RELATION, VERSION
 
 MOST_SCANNED: Final = 5_000
 """Memories that ``list_scopes`` should read at most."""
@@ -18,6 +18,22 @@ def list_memories(scopes: Collection[str]) -> str:
         f"MATCH (m:{MEMORY_LABEL}) WHERE {_within('m', scopes)} "
         "RETURN m.timestamp AS time, m.role AS role, m.text AS text, m.author_name AS author_name, m.id AS id "
         "ORDER BY m.timestamp DESC, m.id LIMIT $limit"
+    )
+
+
+def read_memory() -> str:
+    """Return the query of the memory ``$id``."""
+    return (
+        f"MATCH (m:{MEMORY_LABEL} {{id: $id}}) "
+        "RETURN m.text, m.role, m.timestamp, m.author_name, m.user_id, m.chat_id, m.tags, m.metadata, m.pinned, m.id"
+    )
+
+
+def read_versions() -> str:
+    """Return the query of what the memory ``$id`` said before it was updated, the latest first."""
+    return (
+        f"MATCH (v:{VERSION} {{memory_id: $id}}) RETURN v.text, v.timestamp, v.valid_to "
+        "ORDER BY v.valid_to DESC, v.timestamp DESC LIMIT 1000"
     )
 
 

@@ -62,6 +62,13 @@ class Period:
             return 0.7
         return 1.0 if self.day == of_month else 0.4
 
+    def begin(self, today: date) -> str:
+        """Return the first of its days; empty if it names a day alone. See ``end``."""
+        end = self.end(today)
+        if not end:
+            return ""
+        return self.first or f"{end[:4]}-{self.month or 1:02}-{self.day or 1:02}"
+
     def end(self, today: date) -> str:
         """Return the last of its days, such as ``2026-02-28``; without a year, of the last time that it was.
 

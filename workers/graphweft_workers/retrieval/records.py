@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 MEMORY_LABEL: Final = "Memory"
+NOT_PINNED: Final = "coalesce(m.pinned, false) = false"
+"""The condition that a memory ``m`` may be summarized, and forgotten by age or number."""
+VERSION: Final = "MemoryVersion"
+"""What a memory said before it was updated."""
 SUMMARY: Final = "ConversationSummary"
 FACT: Final = "Fact"
 PREFERENCE: Final = "Preference"

@@ -395,9 +395,11 @@ class ScopeIndex:
         """Tell whether a turn is the user's; what is known beside turns is about the user."""
         return bool(self.flags[number] & _USERS)
 
-    def words(self, terms: Sequence[str], *, most: int, valid_at: str | None) -> TermMatches:
+    def words(
+        self, terms: Sequence[str], *, most: int, valid_at: str | None, valid_since: str | None = None
+    ) -> TermMatches:
         """Return what the terms find among the nodes that are valid then, with at most ``most`` candidates."""
-        valid = self.valid(valid_at)
+        valid = self.valid(valid_at, valid_since)
         postings: list[tuple[str, Sequence[int], Sequence[int]]] = []
         for term in terms:
             numbers: Sequence[int]
@@ -477,14 +479,14 @@ class ScopeIndex:
         kept = islice((number for number in self._by_key if number in tied), count)
         return [*(number for number in near if number not in tied), *kept]
 
-    def valid(self, at: str | None) -> frozenset[int] | None:
-        """Return the numbers of the nodes that are valid then; None for all."""
+    def valid(self, at: str | None, since: str | None = None) -> frozenset[int] | None:
+        """Return the numbers of the nodes that are valid then, or at any time since ``since``; None for all."""
         if at is None or not self._is_limited:
             return None
         return frozenset(
             number
             for number, (begins, ends) in enumerate(self._validity)
-            if (begins is None or begins <= at) and (ends is None or ends > at)
+            if (begins is None or begins <= at) and (ends is None or ends > (since or at))
         )
 
 

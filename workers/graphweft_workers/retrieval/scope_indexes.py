@@ -505,7 +505,7 @@ def _key_of(app_id: str, target: SearchTarget) -> _Key | None:
     text = target.text
     if target.key is None or target.time is None or text is None or text.terms is None or text.length is None:
         return None
-    if not target.scope and not target.origin_scope:
+    if target.filters or (not target.scope and not target.origin_scope):
         return None
     validity = target.validity if target.valid_at is not None else ()
     scopes = (tuple(sorted(scope.items())) for scope in (target.scope, target.origin_scope))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
@@ -19,7 +21,7 @@ from graphweft_workers.ports.dialect import SearchTarget
 from graphweft_workers.ports.graph_store import GraphStore, Table
 from graphweft_workers.ports.result_limits import MOST_ROWS
 from graphweft_workers.retrieval import statements
-from graphweft_workers.retrieval.arrangement import Arrangement
+from graphweft_workers.retrieval.arrangement import Arrangement, Shown, plain_text
 from graphweft_workers.retrieval.ended import ROUNDS, Ended, current_first, ended_query, read_ended
 from graphweft_workers.retrieval.fulltext import by_words
 from graphweft_workers.retrieval.indexes import Indexes
@@ -31,7 +33,7 @@ from graphweft_workers.retrieval.scope_indexes import ScopeIndexes, read_index
 from graphweft_workers.retrieval.scope_ranking import FITTING, LEAST, rank
 from graphweft_workers.retrieval.signals import KindIndex, Near, content_terms
 from graphweft_workers.retrieval.statements import GRID, Statement
-from graphweft_workers.retrieval.targets import scoped
+from graphweft_workers.retrieval.targets import pinned, searched
 from graphweft_workers.support.timing import TIMING, RetrievalTiming
 from graphweft_workers.text.terms import query_terms
 
@@ -71,7 +73,8 @@ class SearchRows:
 
     The columns begin with ``text`` and ``score``; a search within a scope adds ``kind``. Then, by kind:
 
-    - memories: ``role``, ``timestamp``, ``author_name``, ``times`` (said by the author, if more than once), ``id``
+    - memories: ``role``, ``timestamp``, ``author_name``, ``times`` (said by the author, if more than once), ``tags``,
+      ``metadata``, ``pinned``, ``invalid_at`` (of what it said before an update), ``id``; asked for by ids, ``chat_id``
     - facts: ``subject``, ``predicate``, ``object``, ``valid_at``, ``invalid_at``, ``created_at``, ``id``
     - preferences, summaries: ``timestamp``, ``id``
     - entities: ``type``, ``id``
@@ -84,6 +87,10 @@ class SearchRows:
     table: Table
     degraded: str | None = None
     """Why a vector search used words only, or searched nothing."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows by the names of their columns."""
+        return [dict(zip(self.table.columns, row, strict=True)) for row in self.table.rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +121,9 @@ class Searcher:
       least, or that of the last hit if this is lower.
 
     Ties go by time within a scope, the latest first, then by key (the id, for memories); nodes that are equally near go
-    by key alone. Scope and validity filter before ``top_k``: a search returns ``top_k`` rows if the scope has so many
-    hits with different texts. Nodes that are deleted during the search are missing.
+    by key alone. Scopes, filters and validity apply before ``top_k``: a search returns ``top_k`` rows if the scope has
+    so many hits with different texts. Nodes that are deleted during the search are missing. A node that belongs to
+    several of the scopes is found once.
 
     A question within a scope ranks memories that tell nothing (``tells_nothing``) behind all other hits, however
     often somebody asked: the search goes on until ``top_k`` others are found, among 1,000 hits at most. Of memories of
@@ -184,7 +192,8 @@ class _Search:
         self._least_s = least_s
         self._until = clock.monotonic() + timeout_s
         self._dialect = graph.dialect
-        self._now = utc_text(clock.now())
+        self._at = clock.now() if query.as_of is None else query.as_of
+        """The time at which it is as if the search was made."""
         self._indexed: dict[int, ScopeIndex] = {}
         """The indexes of targets, by ``id`` of the target."""
         self._vector: list[float] | _NoVector | None = None
@@ -196,7 +205,7 @@ class _Search:
 
     @cached_property
     def _asked(self) -> RankedQuestion:
-        today = self._clock.now().date()
+        today = self._at.astimezone(UTC).date()
         return read_question(self._query.text, today=today, filter_stop_words=self._query.filter_stop_words)
 
     async def run(self, indexes: Indexes, scopes: ScopeIndexes | None) -> SearchRows:
@@ -208,10 +217,11 @@ class _Search:
             )
             raise InvalidSettings(msg)
         if self._query.memory:
-            targets = scoped(self._query.of, self._query.scope, now=self._now)
+            targets = searched(self._query, now=utc_text(self._at), since=self._since())
             if kind is None or not self._query.text.strip():
                 recent = self._latest if not self._query.text.strip() else self._latest_and_words
-                return SearchRows(table=_unscored(await self._shown(targets, await recent(targets))))
+                hits = _distinct(targets, [*await self._pinned(targets), *await recent(targets)])[: self._query.top_k]
+                return SearchRows(table=_unscored(await self._shown(targets, hits)))
         else:
             if not self._query.text.strip():
                 return SearchRows(table=Table(columns=_FIRST, rows=()))
@@ -224,10 +234,39 @@ class _Search:
             self._width = _WIDEST
         if self._query.fill == "latest" and not arranged.full:
             arranged.add(await self._fillers(targets, hits))
+        shown = await self._with_pinned(targets, arranged.shown)
+        if (least := self._query.min_score) is not None:
+            shown = [each for each in shown if each[0].score >= least]
         if self._query.retrieval_query is not None:
-            return SearchRows(table=await self._shown(targets, [hit for hit, _ in arranged.shown]), degraded=degraded)
-        rows = tuple((text, hit.score, *cells) for hit, (text, _, *cells) in arranged.shown)
+            return SearchRows(table=await self._shown(targets, [hit for hit, _ in shown]), degraded=degraded)
+        rows = tuple((text, hit.score, *cells) for hit, (text, _, *cells) in shown)
         return SearchRows(table=Table(columns=_columns(targets), rows=rows), degraded=degraded)
+
+    def _since(self) -> str:
+        """Return the time from which on what has ended counts: the first day that the question names, or now."""
+        today = self._at.astimezone(UTC).date()
+        days = [begin for period in self._asked.periods if (begin := period.begin(today))]
+        return min([*days, utc_text(self._at)])
+
+    async def _pinned(self, targets: Sequence[SearchTarget]) -> list[Hit]:
+        """Return the latest pinned memories, up to half of the rows, where the latest rows are shown too."""
+        if self._query.fill is None:
+            return []
+        most = (self._query.top_k + 1) // 2
+        wanted = pinned(targets)
+        places = [of for of, target in enumerate(targets) if MEMORY_LABEL in target.labels]
+        found = _newest(await self._latest_by_kind(wanted, most), most)
+        return [replace(hit, of=places[hit.of]) for hit in found]
+
+    async def _with_pinned(self, targets: Sequence[SearchTarget], shown: Sequence[Shown]) -> list[Shown]:
+        """Return the rows behind the pinned ones, which have the first score: they are there whatever is asked."""
+        hits = await self._pinned(targets)
+        score = shown[0][0].score if shown else LEAST
+        first = [(replace(hit, score=score), row) for hit, row in await self._rows(targets, hits)]
+        first = [each for each in first if plain_text(str(each[1][0])) not in {*map(plain_text, self._query.shown)}]
+        known = {(targets[hit.of].labels, hit.handle) for hit, _ in first}
+        rest = [(hit, row) for hit, row in shown if (targets[hit.of].labels, hit.handle) not in known]
+        return [*first, *rest][: self._query.top_k]
 
     async def _of_index(self, kind: _Kind | None, indexes: Indexes) -> SearchRows:
         """Search the index that the query names, and once more if it is another one since the indexes were listed."""
@@ -260,14 +299,16 @@ class _Search:
     ) -> tuple[list[Hit], str | None]:
         """Return the hits, by indexes of scopes where these are right; and why there is no vector, if so."""
         if scopes is None:
-            return await self._by(kind, targets)
+            hits, degraded = await self._by(kind, targets)
+            return _distinct(targets, hits), degraded
         finding = scopes.find(self._app_id, targets, self._left_s())
         if kind in {"vector", "hybrid"} and self._vector is None:
             right, self._vector = await asyncio.gather(finding, self._embedded())
         else:
             right = await finding
         self._indexed = {id(targets[of]): index for of, index in right.items()}
-        return await self._by(kind, targets)
+        hits, degraded = await self._by(kind, targets)
+        return _distinct(targets, hits), degraded
 
     async def _by(self, kind: _Kind | None, targets: Sequence[SearchTarget]) -> tuple[list[Hit], str | None]:
         if kind == "fulltext":
@@ -305,7 +346,13 @@ class _Search:
     async def _latest_by_kind(self, targets: Sequence[SearchTarget], limit: int) -> dict[int, Table]:
         """Return the latest nodes of each target, by its place."""
         tables = await self._each(statements.latest(self._dialect, target, limit) for target in targets)
-        return dict(enumerate(tables))
+        seen: set[tuple[tuple[str, ...], Handle]] = set()
+        found: dict[int, Table] = {}
+        for of, (target, table) in enumerate(zip(targets, tables, strict=True)):
+            rows = [row for row in table.rows if (target.labels, row[1]) not in seen]
+            seen.update((target.labels, row[1]) for row in rows)
+            found[of] = replace(table, rows=tuple(rows))
+        return found
 
     async def _fillers(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> list[tuple[Hit, tuple[Any, ...]]]:
         """Return the latest rows that are no hits: facts and preferences first, in up to half of the places."""
@@ -363,15 +410,14 @@ class _Search:
         degraded: str | None = None
         near: list[Hit] = []
         if vectors:
-            [(of, target)] = [(of, target) for of, target in enumerate(targets) if target.vector is not None]
-            found = await self._nearest_to_question(target, of)
+            found = await self._nearest_to_question(targets)
             if isinstance(found, _NoVector):
                 degraded = f"{found.reason}; words alone were searched"
             else:
                 near = found
         indexes = await self._indexes_of(targets, near)
         parts = [
-            KindIndex(of=of, index=index, valid=index.valid(target.valid_at), condenses=target.labels == (SUMMARY,))
+            KindIndex(of=of, index=index, valid=_valid(of, targets, indexes), condenses=target.labels == (SUMMARY,))
             for of, (target, index) in enumerate(zip(targets, indexes, strict=True))
         ]
         cosines: dict[tuple[int, int], float] = {}
@@ -449,13 +495,12 @@ class _Search:
     async def _words_and_near(
         self, worded: Sequence[SearchTarget], targets: Sequence[SearchTarget]
     ) -> tuple[list[Hit], list[Hit] | _NoVector]:
-        """Return fulltext hits of ``worded``, and vector hits of the one target that has vectors."""
-        [(of, target)] = [(of, target) for of, target in enumerate(targets) if target.vector is not None]
+        """Return fulltext hits of ``worded``, and vector hits of the targets that have vectors."""
         places = [targets.index(each) for each in worded]
         try:
             async with asyncio.TaskGroup() as group:
                 wording = group.create_task(self._by_words(worded))
-                embedding = group.create_task(self._nearest_to_question(target, of))
+                embedding = group.create_task(self._nearest_to_question(targets))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         words, near = wording.result(), embedding.result()
@@ -463,12 +508,18 @@ class _Search:
             words = [replace(hit, of=places[hit.of]) for hit in words]
         return words, near
 
-    async def _nearest_to_question(self, target: SearchTarget, of: int) -> list[Hit] | _NoVector:
+    async def _nearest_to_question(self, targets: Sequence[SearchTarget]) -> list[Hit] | _NoVector:
         if self._vector is None:  # once, although an index may have been wrong
             self._vector = await self._embedded()
         if isinstance(self._vector, _NoVector):
             return self._vector
-        return await self._nearest(target, of, self._vector, self._width)
+        vector, near = self._vector, [(of, target) for of, target in enumerate(targets) if target.vector is not None]
+        found = await asyncio.gather(*(self._nearest(target, of, vector, self._width) for of, target in near))
+        hits = [hit for each in found if not isinstance(each, _NoVector) for hit in each]
+        if len(found) > 1:
+            hits = _distinct(targets, sorted(hits, key=lambda hit: (-hit.score, str(hit.handle))))
+        failed = next((each for each in found if isinstance(each, _NoVector)), None)
+        return failed if failed is not None and not hits else hits[: self._width]
 
     async def _nearest(
         self, target: SearchTarget, of: int, vector: Sequence[float], limit: int
@@ -545,6 +596,8 @@ class _Search:
         for (target, some), table in zip(parts, tables, strict=True):
             for handle, text, *cells in table.rows:
                 row = dict(zip(target.shown, cells, strict=True)) | {"kind": target.kind}
+                if isinstance(written := row.get("metadata"), str):
+                    row["metadata"] = _map(written)
                 found[some[0].of, handle] = (text, *(row.get(name) for name in others))
         if "invalid_at" in others:
             place = 1 + others.index("invalid_at")
@@ -605,6 +658,28 @@ def _columns(targets: Sequence[SearchTarget]) -> tuple[str, ...]:
     return (*_FIRST, *kinds, *sorted(shown, key=lambda name: name == "id"))
 
 
+def _distinct(targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> list[Hit]:
+    """Return the first hit of each node: a node may belong to several scopes."""
+    found: dict[tuple[tuple[str, ...], Handle], Hit] = {}
+    for hit in hits:
+        found.setdefault((targets[hit.of].labels, hit.handle), hit)
+    return list(found.values())
+
+
+def _valid(of: int, targets: Sequence[SearchTarget], indexes: Sequence[ScopeIndex]) -> frozenset[int] | None:
+    """Return the numbers of a target's nodes that are valid, and of no earlier scope; None for all."""
+    target, index = targets[of], indexes[of]
+    valid = index.valid(target.valid_at, target.valid_since)
+    others = [indexes[at].numbers for at in range(of) if targets[at].labels == target.labels]
+    if not others:
+        return valid
+    return frozenset(
+        number
+        for key, number in index.numbers.items()
+        if (valid is None or number in valid) and not any(key in numbers for numbers in others)
+    )
+
+
 def _newest(tables: Mapping[int, Table], limit: int) -> list[Hit]:
     """Return the first ``limit`` nodes of tables of the latest ones, which are by place of the target."""
     rows = [(row, of) for of, table in tables.items() for row in table.rows]
@@ -622,6 +697,14 @@ def _by_target(targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> list[tup
     """Return each target that has hits, with these."""
     parts = [(target, [hit for hit in hits if hit.of == of]) for of, target in enumerate(targets)]
     return [part for part in parts if part[1]]
+
+
+def _map(written: str) -> Any:
+    """Return the map that a node stores as JSON; the text itself if somebody else wrote it."""
+    try:
+        return json.loads(written)
+    except ValueError:
+        return written
 
 
 def _unscored(table: Table) -> Table:

@@ -322,8 +322,10 @@ def _conditions(dialect: GraphDialect, target: SearchTarget, variable: str) -> l
     if target.known_by is not None:
         found.append(f"{variable}.{dialect.quoted(target.known_by)} IS NOT NULL")
     if target.valid_at is not None:
-        for name, holds in zip(target.validity, ("<=", ">"), strict=True):
-            found.append(f"({variable}.{name} IS NULL OR {variable}.{name} {holds} $__gw_valid_at)")
+        for name, holds in zip(target.validity, ("<= $__gw_valid_at", "> $__gw_valid_since"), strict=True):
+            found.append(f"({variable}.{name} IS NULL OR {variable}.{name} {holds})")
+    for number, (condition, _) in enumerate(target.filters):
+        found.append(condition.format(node=variable, value=f"$__gw_filter{number}"))
     if target.origin_scope:
         wanted = ", ".join(f"{dialect.quoted(name)}: $__gw_{name}" for name in target.origin_scope)
         found.append(target.origin.format(node=variable, scope=f"{{{wanted}}}"))
@@ -332,7 +334,10 @@ def _conditions(dialect: GraphDialect, target: SearchTarget, variable: str) -> l
 
 def _values(target: SearchTarget) -> dict[str, Any]:
     values: dict[str, Any] = {f"__gw_{name}": value for name, value in {**target.origin_scope, **target.scope}.items()}
-    return values if target.valid_at is None else values | {"__gw_valid_at": target.valid_at}
+    values |= {f"__gw_filter{number}": value for number, (_, value) in enumerate(target.filters)}
+    if target.valid_at is not None:
+        values |= {"__gw_valid_at": target.valid_at, "__gw_valid_since": target.valid_since or target.valid_at}
+    return values
 
 
 def _where(source: str, conditions: Sequence[str]) -> str:

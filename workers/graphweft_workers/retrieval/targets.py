@@ -1,11 +1,14 @@
-"""The targets of a search within a scope: labels, with the properties and indexes that find them."""
+"""The targets of a search within scopes: labels, with the properties and indexes that find them, and filters."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from graphweft_contracts.search import Searched
+from graphweft_contracts.memory import metadata_terms
+from graphweft_contracts.search import EMBEDDED, Searched, SearchQuery
+from graphweft_rules.matching.clock import utc_text
 from graphweft_workers.ports.dialect import SearchTarget, TextSide, VectorSide
 from graphweft_workers.retrieval.records import (
     ENTITY,
@@ -16,9 +19,56 @@ from graphweft_workers.retrieval.records import (
     RELATION,
     STATEMENT,
     SUMMARY,
+    VERSION,
 )
 
+_MEMORY: Final = "memory"
 _FACT_COLUMNS: Final = ("subject", "predicate", "object", "valid_at", "invalid_at", "created_at", "id")
+_MEMORY_COLUMNS: Final = (
+    "role", "timestamp", "author_name", "times", "tags", "metadata", "pinned", "invalid_at", "id",
+)  # fmt: skip
+
+
+def searched(query: SearchQuery, *, now: str, since: str) -> tuple[SearchTarget, ...]:
+    """Return the targets of a search within scopes, with its filters.
+
+    What ends must hold at ``now``, or at any time from ``since`` on if that is earlier.
+    """
+    found = [target for scope in query.scopes for target in scoped(query.of, scope, now=now)]
+    if since < now or query.as_of is not None:
+        found = [target if target.valid_at is None else replace(target, valid_since=since) for target in found]
+        if query.of in EMBEDDED:
+            found += [_versions(scope, now=now, since=since) for scope in query.scopes]
+    if query.tags or query.metadata:
+        found = [target for target in found if target.kind == _MEMORY]
+    return tuple(_filtered(target, query, now) for target in found)
+
+
+def pinned(targets: Collection[SearchTarget]) -> tuple[SearchTarget, ...]:
+    """Return the targets of memories that are pinned."""
+    only = ("{node}.pinned = {value}", True)
+    return tuple(
+        replace(target, filters=(*target.filters, only)) for target in targets if MEMORY_LABEL in target.labels
+    )
+
+
+def _filtered(target: SearchTarget, query: SearchQuery, now: str) -> SearchTarget:
+    """Return a target with the filters of a search."""
+    filters: list[tuple[str, Any]] = []
+    if query.ids:
+        filters.append(("{node}.id IN {value}", list(query.ids)))
+        if target.kind == _MEMORY:
+            target = replace(target, shown=(*target.shown, "chat_id"))
+    filters += [("{value} IN {node}.tags", tag) for tag in query.tags]
+    filters += [("{value} IN {node}.metadata_terms", term) for term in metadata_terms(query.metadata)]
+    time = f"{{node}}.{target.time}"
+    if query.since is not None:
+        filters.append((f"{time} >= {{value}}", utc_text(query.since)))
+    if query.until is not None:
+        filters.append((f"{time} < {{value}}", utc_text(query.until)))
+    if query.as_of is not None and target.valid_at is None:
+        filters.append((f"{time} <= {{value}}", now))
+    return replace(target, filters=tuple(filters)) if filters else target
 
 
 def scoped(of: Searched, scope: Mapping[str, str], *, now: str) -> tuple[SearchTarget, ...]:
@@ -56,11 +106,28 @@ def scoped(of: Searched, scope: Mapping[str, str], *, now: str) -> tuple[SearchT
 def memories(scope: Mapping[str, str]) -> SearchTarget:
     """Return the target of memories. Their vectors have no index: a search compares all vectors of the scope."""
     vector = VectorSide(property="embedding", model="embedding_model", size="embedding_size")
-    shown = ("role", "timestamp", "author_name", "times", "invalid_at", "id")
+    shown = _MEMORY_COLUMNS
     counted = {"times": "null", "invalid_at": "null"}  # the search counts equal texts, and knows what has ended
     turn = ("coalesce(n.thread_id, n.chat_id)", "n.role", "n.author_name")
     return _target(
-        MEMORY_LABEL, "memory", "timestamp", shown, scope, known_by=None, vector=vector, expressions=counted, turn=turn
+        MEMORY_LABEL, _MEMORY, "timestamp", shown, scope, known_by=None, vector=vector, expressions=counted, turn=turn
+    )
+
+
+def _versions(scope: Mapping[str, str], *, now: str, since: str) -> SearchTarget:
+    """Return the target of what memories said before they were updated. They are found by words."""
+    own = {"times": "null", "tags": "null", "metadata": "null", "pinned": "null", "invalid_at": "node.valid_to"}
+    return _target(
+        VERSION,
+        _MEMORY,
+        "timestamp",
+        _MEMORY_COLUMNS,
+        scope,
+        expressions=own,
+        turn=("coalesce(n.thread_id, n.chat_id)", "n.role", "n.author_name"),
+        valid_at=now,
+        valid_since=since,
+        validity=("timestamp", "valid_to"),
     )
 
 

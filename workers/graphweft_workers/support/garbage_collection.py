@@ -10,7 +10,7 @@ _YOUNG: Final = 50_000
 
 _LOADING: Final = 250_000
 """The same while modules load, which are many objects that stay: with Python's default, the search takes an eighth of a
-command's start. Most commands end before the first search, and so does the start of a role, which loads 105,000 objects."""
+command's start. Most commands end before the first search, and a role, which loads 105,000 objects, has started."""
 
 
 def collect_less_while_loading() -> None:

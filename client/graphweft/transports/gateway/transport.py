@@ -194,5 +194,5 @@ def _question(request: ContextRequest, left_s: float) -> bytes:
     left_ms = left_s * 1000
     fields["budget_ms"] = max(1, min(_MAX_BUDGET_MS, int(left_ms - min(50.0, left_ms / 10))))
     if request.search is not None:
-        fields["search"] = request.search.model_dump(exclude_none=True)
+        fields["search"] = request.search.model_dump(exclude_none=True, include={*request.search.sent})
     return to_json(fields)

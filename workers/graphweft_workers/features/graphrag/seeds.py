@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from typing import Any, Final
 from graphweft_workers.features.graphrag.caps import MOST_DOCUMENTS, MOST_NAMES
 from graphweft_workers.text.terms import STOP_WORDS, name_key
 
+_LARGEST: Final = sys.float_info.max
 _LONGEST_ID: Final = 512
 _LONGEST_TEXT: Final = 20_000
 """Limit of characters of a question that are searched for names."""
@@ -110,7 +111,8 @@ def _document(value: Any) -> Document | None:
 
 def _score(value: Any) -> float:
     score = _of(value, "score")
-    return float(score) if isinstance(score, int | float) and math.isfinite(score) else 0.0
+    # Compared before it becomes a float, which a number of 400 digits cannot.
+    return float(score) if isinstance(score, int | float) and -_LARGEST <= score <= _LARGEST else 0.0
 
 
 def _of(value: Any, name: str) -> Any:

@@ -1,15 +1,16 @@
-"""Embeds memories: emits a ``memory.embedded`` event for each message, or anew for what a graph holds."""
+"""Embeds memories: emits a ``memory.embedded`` event for each text, or anew for what a graph holds."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import batched
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 from graphweft_contracts import Event, MemoryMessage, channels
-from graphweft_contracts.memory import MemoryAdd, derived_id, memory_id
+from graphweft_contracts.memory import MemoryAdd, MemoryUpdate, derived_id, memory_id, version_of
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, as_vector, embed_each
 from graphweft_workers.features.declarations import SOURCE
 from graphweft_workers.ports.graph_store import GraphStore
@@ -20,29 +21,41 @@ from graphweft_workers.support.lazy_logger import get_logger
 logger = get_logger("graphweft.memory")
 
 _ADD: Final = "memory.add"
+_UPDATE: Final = "memory.update"
 _TEXTS_AT_ONCE: Final = 256
 """Texts whose vectors are in memory at a time; the embedder chooses the size of its requests."""
 _READ_S: Final = 60.0
 _WITHOUT: Final = (
     f"MATCH (m:{MEMORY_LABEL}) WHERE coalesce(m.id, '') > $after AND m.chat_id IS NOT NULL "
     "AND ($again OR coalesce(m.embedding_model, '') <> $model) "
-    "WITH m ORDER BY m.id LIMIT $limit RETURN m.id, m.chat_id, m.role, m.text, m.author_name"
+    "WITH m ORDER BY m.id LIMIT $limit RETURN m.id, m.chat_id, m.version, m.role, m.text, m.author_name"
 )
 
 
-class EmbeddingJob(Job):
-    """Emits a ``memory.embedded`` event for each message of each ``memory.add`` event.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Text:
+    """A text to embed, and what it is of."""
 
-    Ids and times derive from the ``memory.add`` event, so a repetition emits the same events. If the embedder refuses a
+    of: JobEvent
+    number: int
+    memory_id: str
+    version: str | None
+    text: str
+
+
+class EmbeddingJob(Job):
+    """Emits a ``memory.embedded`` event for each message of each ``memory.add`` event, and each new text of an update.
+
+    Ids and times derive from that event, so a repetition emits the same events. If the embedder refuses a
     text, an error is logged and the memory has no vector; a search finds it by words and by time. No dead letter is
     written, because a retry repeats mutations, and none failed.
 
-    A retry of a mutation of ``memory.add`` embeds its memories again under new ids, because the first vectors found no
+    A retry of a mutation of such an event embeds its memories again under new ids, because the first vectors found no
     memory.
     """
 
     group = channels.MEMORY_GROUP
-    types = frozenset({_ADD})
+    types = frozenset({_ADD, _UPDATE})
 
     def __init__(self, embedder: Embedder) -> None:
         """Closes the embedder with itself."""
@@ -55,24 +68,21 @@ class EmbeddingJob(Job):
     async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event]]:
         """See ``Job.handle``. Raises ``EmbedderUnavailable``."""
         wanted = [
-            (each, number, message.searched)
-            for each in seen
-            if each.retried is None or each.retried.rule == _ADD
-            for number, message in enumerate(MemoryAdd.model_validate(each.event.data).messages)
+            text for each in seen if each.retried is None or each.retried.rule in self.types for text in _texts_of(each)
         ]
         for some in batched(wanted, _TEXTS_AT_ONCE):
-            vectors = await embed_each(self._embedder, [text for _, _, text in some])
+            vectors = await embed_each(self._embedder, [each.text for each in some])
             if len(vectors) != len(some):
                 raise EmbedderUnavailable(
                     f"the embedder {self._embedder.model!r} returned {len(vectors)} vectors for {len(some)} texts"
                 )
             events: list[Event] = []
-            for (each, number, _), given in zip(some, vectors, strict=True):
+            for text, given in zip(some, vectors, strict=True):
                 vector = as_vector(given) if given is not None else None
                 if vector is None:
-                    self._tell_refused(each, number)
+                    self._tell_refused(text)
                 else:
-                    events.append(self._event(each, number, vector))
+                    events.append(self._event(text, vector))
             yield events
             self.embedded += len(events)
 
@@ -80,27 +90,51 @@ class EmbeddingJob(Job):
         """See ``Job.aclose``."""
         await self._embedder.aclose()
 
-    def _event(self, each: JobEvent, number: int, vector: list[float]) -> Event:
-        added, model = each.event, self._embedder.model
-        again = (each.retried.letter,) if each.retried else ()
+    def _event(self, text: _Text, vector: list[float]) -> Event:
+        said, model = text.of.event, self._embedder.model
+        again = (text.of.retried.letter,) if text.of.retried else ()
         return Event.create(
             "memory.embedded",
-            app_id=added.appid,
-            chat_id=added.chatid,
-            id=derived_id(added.source, added.id, "embedded", number, model, *again),
+            app_id=said.appid,
+            chat_id=said.chatid,
+            id=derived_id(said.source, said.id, "embedded", text.number, model, *again),
             source=SOURCE,
-            time=added.time,
-            data={"memory_id": memory_id(added.source, added.id, number), "model": model, "embedding": vector},
+            time=said.time,
+            data=_data(text.memory_id, text.version, model, vector),
         )
 
-    def _tell_refused(self, each: JobEvent, number: int) -> None:
+    def _tell_refused(self, text: _Text) -> None:
         self.refused += 1
         logger.error(
-            "text_not_embedded", memory_id=memory_id(each.event.source, each.event.id, number),
-            position=each.position, model=self._embedder.model,
+            "text_not_embedded", memory_id=text.memory_id, position=text.of.position, model=self._embedder.model,
             message="the embedder refuses this text or returns a zero vector: usually the text is blank or too long "
             "for the model; a search finds the memory by words and by time only",
         )  # fmt: skip
+
+
+def _texts_of(each: JobEvent) -> list[_Text]:
+    event = each.event
+    if event.type == _UPDATE:
+        update = MemoryUpdate.model_validate(event.data)
+        if update.searched is None:
+            return []
+        version = version_of(event.source, event.id, event.chatid, update.memory_id)
+        return [_Text(of=each, number=0, memory_id=update.memory_id, version=version, text=update.searched)]
+    return [
+        _Text(
+            of=each,
+            number=number,
+            memory_id=memory_id(event.source, event.id, number),
+            version=None,
+            text=message.searched,
+        )
+        for number, message in enumerate(MemoryAdd.model_validate(event.data).messages)
+    ]
+
+
+def _data(id: str, version: str | None, model: str, vector: list[float]) -> dict[str, Any]:
+    data: dict[str, Any] = {"memory_id": id, "model": model, "embedding": vector}
+    return data if version is None else {**data, "version": version}
 
 
 async def embed_again(
@@ -117,14 +151,14 @@ async def embed_again(
         rows = (await graph.read(app_id, _WITHOUT, asked, timeout_s=_READ_S)).rows
         if not rows:
             return
-        texts = [MemoryMessage(role=role, text=text, author_name=name).searched for _, _, role, text, name in rows]
+        texts = [MemoryMessage(role=role, text=text, author_name=name).searched for *_, role, text, name in rows]
         vectors = await embed_each(embedder, texts)
         yield [
             Event.create(
                 "memory.embedded", app_id=app_id, chat_id=str(chat), id=derived_id(id, "embedded again", model, run),
-                source=SOURCE, time=time, data={"memory_id": str(id), "model": model, "embedding": vector},
+                source=SOURCE, time=time, data=_data(str(id), version, model, vector),
             )
-            for (id, chat, *_), given in zip(rows, vectors, strict=True)
+            for (id, chat, version, *_), given in zip(rows, vectors, strict=True)
             if given is not None and (vector := as_vector(given)) is not None
         ]  # fmt: skip
         after = str(rows[-1][0])

@@ -19,9 +19,13 @@ from graphweft_contracts.memory import (
     MemoryEmbedded,
     MemoryErase,
     MemoryForget,
+    MemoryMessage,
     MemorySummarized,
+    MemoryUpdate,
     derived_id,
     memory_id,
+    metadata_terms,
+    version_of,
 )
 from graphweft_rules.matching.clock import moments_later, utc_text
 from graphweft_rules.matching.mutation import CompiledMutation
@@ -30,7 +34,7 @@ from graphweft_workers.features.declarations import compiled, shared_terms, stor
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
 from graphweft_workers.features.memory.claims import UserStatement, is_all_stated, statements
 from graphweft_workers.features.memory.predicates import key_of
-from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, PREFERENCE, PROFILE, STATEMENT, SUMMARY
+from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, PREFERENCE, PROFILE, STATEMENT, SUMMARY, VERSION
 from graphweft_workers.retrieval.scope_marks import BY_SCOPE, EMBED, ERASING, mark_params, marking
 from graphweft_workers.text.terms import EventTerms, name_key, scope_term
 
@@ -56,7 +60,28 @@ _ADD: Final = (
     "SET m.text = message.text, m.role = message.role, m.timestamp = message.timestamp, "
     "m.message_id = message.message_id, m.author_name = message.author_name, m.terms = message.terms, "
     f"m.length = message.length, m.unsearched = message.unsearched, m.stated = message.stated, {_scope('m')}, "
+    "m.tags = message.tags, m.metadata = message.metadata, m.metadata_terms = message.metadata_terms, "
+    "m.valid_from = null, m.version = null, "  # a message that is said again says what it said
     "m.event_id = $event_id, m.recorded = $recorded, m.partition = $partition"
+)
+# What it said before becomes a version that has ended. The version counts as old as the memory, so an erasure reaches
+# both, in whatever order it and the update apply.
+_KEPT: Final = (
+    "text", "role", "timestamp", "message_id", "author_name", "terms", "length", "unsearched", "valid_from", "chat_id",
+    "recorded", "partition", *SCOPES,
+)  # fmt: skip
+_UPDATE: Final = (
+    f"MATCH (m:{MEMORY_LABEL} {{id: $memory_id, chat_id: $chat_id}}) WHERE coalesce(m.version, '') <> $version "
+    f"MERGE (v:{VERSION} {{id: $version, scopes: m.scopes}}) "
+    f"SET v.memory_id = m.id, v.valid_to = $at, {', '.join(f'v.{name} = m.{name}' for name in _KEPT)} "
+    "SET m.text = $text, m.author_name = coalesce($author_name, m.author_name), m.timestamp = $at, m.valid_from = $at, "
+    "m.version = $version, m.terms = $terms, m.length = $length, m.unsearched = $unsearched, m.stated = null, "
+    "m.embedding = null, m.embedding_model = null, m.embedding_size = null"
+)
+_LABEL: Final = (
+    f"MATCH (m:{MEMORY_LABEL} {{id: $memory_id, chat_id: $chat_id}}) "
+    "SET m.tags = coalesce($tags, m.tags), m.metadata = coalesce($metadata, m.metadata), "
+    "m.metadata_terms = coalesce($metadata_terms, m.metadata_terms), m.pinned = coalesce($pinned, m.pinned)"
 )
 _LOOKED_AHEAD: Final = 50
 """Later facts of a key that are compared with each one."""
@@ -85,6 +110,10 @@ _ENDS: Final = (
 )
 _STATEMENTS_OF: Final = (
     f"UNWIND $memory_ids AS memory_id MATCH (s:{STATEMENT} {{memory_id: memory_id, chat_id: $chat_id}}) "
+)
+_STATEMENTS_OF_UPDATED: Final = (
+    f"MATCH (:{MEMORY_LABEL} {{id: $memory_id, chat_id: $chat_id}}) "
+    f"MATCH (s:{STATEMENT} {{memory_id: $memory_id, chat_id: $chat_id}}) "
 )
 # A preference is as recent as the last summary that states it.
 _STATED: Final = (
@@ -127,7 +156,8 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "end_statements": ("memory.add", f"UNWIND $keys AS key {_ENDS}"),
     "embed": (
         "memory.embedded",
-        f"MATCH (m:{MEMORY_LABEL} {{id: $memory_id, chat_id: $chat_id}}) "
+        # The vector of an earlier text comes late.
+        f"MATCH (m:{MEMORY_LABEL} {{id: $memory_id, chat_id: $chat_id}}) WHERE coalesce(m.version, '') = $version "
         "SET m.embedding = vecf32($embedding), m.embedding_model = $model, "
         "m.embedding_size = $size",
     ),
@@ -189,11 +219,28 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         f"{_STATEMENTS_OF}WITH DISTINCT s.key AS key WHERE key IS NOT NULL {_ENDS}",
     ),
     "forget_statements": ("memory.forget", f"{_STATEMENTS_OF}DETACH DELETE s"),
+    "forget_versions": (
+        "memory.forget",
+        f"UNWIND $memory_ids AS memory_id MATCH (v:{VERSION} {{memory_id: memory_id, chat_id: $chat_id}}) "
+        "DETACH DELETE v",
+    ),
+    # What the earlier text stated ends nothing any more.
+    "revive_updated": (
+        "memory.update",
+        f"{_STATEMENTS_OF_UPDATED}WITH DISTINCT s.key AS key WHERE key IS NOT NULL {_ENDS}",
+    ),
+    "forget_updated": ("memory.update", f"{_STATEMENTS_OF_UPDATED}DETACH DELETE s"),
+    "update": ("memory.update", _UPDATE),
+    "label": ("memory.update", _LABEL),
     "mark_elsewhere": ("memory.erase", MARKS[0]),
     "mark": ("memory.erase", MARKS[1]),
     "erase": (
         "memory.erase",
         f"MATCH (m:{MEMORY_LABEL} {{user_id: $user_id}}) WHERE {IS_ERASED.format('m')} DETACH DELETE m",
+    ),
+    "erase_versions": (
+        "memory.erase",
+        f"MATCH (v:{VERSION} {{user_id: $user_id}}) WHERE {IS_ERASED.format('v')} DETACH DELETE v",
     ),
     "erase_statements": (
         "memory.erase",
@@ -238,7 +285,7 @@ _MARKED: Final = frozenset({*BY_SCOPE, EMBED, *ERASING})
 
 _REFUSABLE: Final = frozenset({"memory.summarized"})
 """Types of which an event may have too many words for nodes that several events share."""
-_NO_KEYS: Final = frozenset({(MEMORY_LABEL, "scopes"), (STATEMENT, "chat_id")})
+_NO_KEYS: Final = frozenset({(MEMORY_LABEL, "scopes"), (MEMORY_LABEL, "version"), (STATEMENT, "chat_id")})
 """Only looked at where the id says which nodes it is."""
 
 
@@ -253,9 +300,10 @@ class MemoryMutations:
         self.mutations = compiled(_FILE, ((rule, id, text) for id, (rule, text) in texts.items()))
         self._by_id = {mutation.id: mutation for mutation in self.mutations}
         scoped = {(MEMORY_LABEL, name) for name in (*SCOPES, "id", "chat_id")}
-        scoped |= {(other, name) for other in (SUMMARY, FACT, STATEMENT) for name in SCOPES} | {(PREFERENCE, "user_id")}
+        scoped |= {(other, name) for other in (SUMMARY, FACT, STATEMENT, VERSION) for name in SCOPES}
+        scoped |= {(PREFERENCE, "user_id")}
         self.keys = frozenset(scoped).union(*(mutation.cypher.keys for mutation in self.mutations)) - _NO_KEYS
-        self.indexes = terms_indexes(MEMORY_LABEL, SUMMARY, FACT, PREFERENCE, STATEMENT)
+        self.indexes = terms_indexes(MEMORY_LABEL, VERSION, SUMMARY, FACT, PREFERENCE, STATEMENT)
 
     def match(self, event: Event, logged: LogTime | None = None) -> Sequence[tuple[CompiledMutation, _Params]]:
         """See ``Pack.match``."""
@@ -320,6 +368,7 @@ def _add(event: Event, logged: LogTime) -> _Said:
                 "author_name": message.author_name,
                 "stated": len(found) or None,
                 **stored_terms(words, message.searched),
+                **_labels(message),
             }
         )
         stated += _stated(event, payload, messages[-1], found)
@@ -376,6 +425,7 @@ def _embedded(event: Event, logged: LogTime) -> _Said:
     payload = MemoryEmbedded.model_validate(event.data)
     vector = list(payload.embedding)
     params = {"memory_id": payload.memory_id, "embedding": vector, "size": len(vector), "model": payload.model}
+    params["version"] = payload.version or ""
     return [("embed", params | {"chat_id": event.chatid})]
 
 
@@ -452,21 +502,58 @@ def _summarized(event: Event, logged: LogTime) -> _Said:
     return said
 
 
+def _update(event: Event, logged: LogTime) -> _Said:
+    del logged
+    payload = MemoryUpdate.model_validate(event.data)
+    which = {"memory_id": payload.memory_id, "chat_id": event.chatid}
+    said: list[tuple[str, _Params]] = []
+    if payload.text is not None and payload.searched is not None:
+        said += [("revive_updated", which | {"gone": [payload.memory_id]}), ("forget_updated", which)]
+        said.append((
+            "update",
+            which
+            | stored_terms(EventTerms(), payload.searched)
+            | {
+                "text": payload.text,
+                "author_name": payload.author_name,
+                "at": utc_text(payload.time or event.time),
+                "version": version_of(event.source, event.id, event.chatid, payload.memory_id),
+            },
+        ))  # fmt: skip
+    labels = {**_labels(payload), "pinned": payload.pinned}
+    if any(each is not None for each in labels.values()):
+        said.append(("label", which | labels))
+    return said
+
+
+def _labels(given: MemoryMessage | MemoryUpdate) -> _Params:
+    """Return the tags and the metadata as a node stores them; None for what is not given."""
+    metadata = given.metadata
+    written = None if metadata is None else json.dumps(metadata, sort_keys=True, ensure_ascii=False)
+    return {
+        "tags": None if given.tags is None else list(dict.fromkeys(given.tags)),
+        "metadata": written,
+        "metadata_terms": None if metadata is None else metadata_terms(metadata),
+    }
+
+
 def _forget(event: Event, logged: LogTime) -> _Said:
     del logged
     payload = MemoryForget.model_validate(event.data)
     params: _Params = {"memory_ids": list(dict.fromkeys(payload.memory_ids)), "chat_id": event.chatid}
+    gone = [("forget", params), ("forget_versions", params)]
     if payload.keep_statements:
-        return [("keep_statements", params), ("forget", params)]
-    return [("revive_statements", params | {"gone": params["memory_ids"]}), ("forget_statements", params),
-            ("forget", params)]  # fmt: skip
+        return [("keep_statements", params), *gone]
+    return [("revive_statements", params | {"gone": params["memory_ids"]}), ("forget_statements", params), *gone]
 
 
 def _erase(event: Event, logged: LogTime) -> _Said:
     payload = MemoryErase.model_validate(event.data)
     user = {"user_id": payload.user_id}
     until = user | erasure_of(payload, logged)
-    timed = ("mark_elsewhere", "mark", "erase", "erase_statements", "erase_sources", "erase_summaries")
+    timed = (
+        "mark_elsewhere", "mark", "erase", "erase_versions", "erase_statements", "erase_sources", "erase_summaries",
+    )  # fmt: skip
     others = ("erase_facts", "erase_preferences", "erase_preference_times", "erase_validity")
     return [*((id, until) for id in timed), *((id, user) for id in others), ("erase_ends", user | {"gone": []})]
 
@@ -475,6 +562,7 @@ _SAY: Final[Mapping[str, Callable[[Event, LogTime], _Said]]] = {
     "memory.add": _add,
     "memory.embedded": _embedded,
     "memory.summarized": _summarized,
+    "memory.update": _update,
     "memory.forget": _forget,
     "memory.erase": _erase,
 }

@@ -1,6 +1,7 @@
 """Retention of memories: by age, and by number per owner.
 
-Events name the memories to forget, so a replay forgets the same ones. Summaries, facts and preferences stay.
+Events name the memories to forget, so a replay forgets the same ones. Summaries, facts and preferences stay, and so do
+pinned memories, which do not count.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.memory import SCOPES, derived_id
 from graphweft_rules.matching.clock import utc_text
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.retrieval.records import MEMORY_LABEL, SUMMARY
+from graphweft_workers.retrieval.records import MEMORY_LABEL, NOT_PINNED, SUMMARY
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import TIMING
 
@@ -32,22 +33,23 @@ _REMEMBERED: Final = 100_000
 type _Row = tuple[Any, ...]
 
 _OLD: Final = (
-    f"MATCH (m:{MEMORY_LABEL}) WHERE m.timestamp < $before "
+    f"MATCH (m:{MEMORY_LABEL}) WHERE m.timestamp < $before AND {NOT_PINNED} "
     "AND (m.timestamp > $timestamp OR (m.timestamp = $timestamp AND m.id > $id)) "
     "RETURN m.timestamp, m.id, m.chat_id, m.recorded ORDER BY m.timestamp, m.id LIMIT $page"
 )
 # What was recorded long ago is old, however far in the future its message says that it was said.
-_AHEAD: Final = _OLD.replace("m.timestamp < $before ", "m.timestamp > $now AND m.recorded < $before ")
+_AHEAD: Final = _OLD.replace("m.timestamp < $before ", "m.timestamp > $now AND m.recorded < $before ", 1)
 _OWNER: Final = "coalesce(m.user_id, '')"
 _OTHERS: Final = tuple(name for name in SCOPES if name != "user_id")
 _REST: Final = ", ".join(f"CASE WHEN m.user_id IS NULL THEN coalesce(m.{name}, '') ELSE '' END AS {name}"
                          for name in _OTHERS)  # fmt: skip
 _MANY: Final = (
-    f"MATCH (m:{MEMORY_LABEL}) WITH {_OWNER} AS user_id, {_REST}, count(m) AS memories WHERE memories > $keep "
+    f"MATCH (m:{MEMORY_LABEL}) WHERE {NOT_PINNED} "
+    f"WITH {_OWNER} AS user_id, {_REST}, count(m) AS memories WHERE memories > $keep "
     f"RETURN user_id, {', '.join(_OTHERS)} ORDER BY user_id, {', '.join(_OTHERS)} SKIP $skip LIMIT $page"
 )
-_OF_USER: Final = f"MATCH (m:{MEMORY_LABEL} {{user_id: $user_id}}) "
-_OF_NOBODY: Final = f"MATCH (m:{MEMORY_LABEL}) WHERE m.user_id IS NULL AND " + " AND ".join(
+_OF_USER: Final = f"MATCH (m:{MEMORY_LABEL} {{user_id: $user_id}}) WHERE {NOT_PINNED} "
+_OF_NOBODY: Final = f"MATCH (m:{MEMORY_LABEL}) WHERE m.user_id IS NULL AND {NOT_PINNED} AND " + " AND ".join(
     f"coalesce(m.{name}, '') = ${name}" for name in _OTHERS
 )
 _BEYOND: Final = (

@@ -177,7 +177,10 @@ class MemorySearchSuite(SearchFixtures):
         for text, kind in questions:
             found = await search(kit.searcher(embedder()), query(text, kind, 7, memory=scope, of="memories"))
             assert ids(found) == model.latest(scope)[:7]
-            assert found.table.columns == ("text", "score", "kind", "role", "timestamp", "author_name", "times", "id")
+            assert found.table.columns == (
+                "text", "score", "kind", "role", "timestamp", "author_name", "times", "tags", "metadata", "pinned",
+                "invalid_at", "id",
+            )  # fmt: skip
             assert set(scores(found)) == {None}, "nothing was compared, so there is no score"
 
     @pytest.mark.parametrize("user", ["u1", "u2"])

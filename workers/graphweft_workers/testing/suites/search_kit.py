@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import pytest
 
+from graphweft_contracts import Event
 from graphweft_contracts.search import IndexType, SearchQuery
 from graphweft_rules.cypher.query import parse
 from graphweft_workers.embedding.hashing import HashingEmbedder
@@ -56,16 +57,31 @@ class SearchKit(ABC):
 
     async def fill(self, made: Sequence[MemoryBatch]) -> MemoryModel:
         """Store memories, and return the model of them."""
+        await self._write_each(each for batch in made for each in batch.written)
+        return MemoryModel(made)
+
+    async def apply(self, *events: Event) -> None:
+        """Apply events of memory, in their order."""
+        pack = MemoryMutations()
+        await self._write_each(
+            (mutation.cypher.statement, params) for event in events for mutation, params in pack.match(event)
+        )
+
+    async def count(self, label: str) -> int:
+        """Return the number of nodes with a label."""
+        table = await self.store.read(APP, f"MATCH (n:{label}) RETURN count(n)", {}, timeout_s=20)
+        return int(table.rows[0][0])
+
+    async def _write_each(self, written: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
         pack = MemoryMutations()
         await self.store.prepare(APP, pack.keys, pack.indexes)
         before = (await self.store.progress(APP, _PARTITION)).checkpoint
-        for number, (statement, params) in enumerate(each for batch in made for each in batch.written):
+        for number, (statement, params) in enumerate(written):
             after = Checkpoint(offset=f"{before.offset}.{number}")
             write = Write(query=parse(statement, role="mutation"), rows=[params], before=before, after=after)
             applied = await self.store.apply(APP, _PARTITION, [write])
             assert applied.failure is None
             before = after
-        return MemoryModel(made)
 
     def searcher(self, embedder: Any = None) -> Searcher:
         """Return a searcher of the graph."""

@@ -111,6 +111,25 @@ async def test_a_statement_stays_of_a_forgotten_memory_only_where_that_is_wanted
     assert await told.ask("Where do I live?") == [("I live in Oslo.", None)]
 
 
+async def test_an_update_of_a_memory_forgets_what_its_earlier_text_stated(
+    told: Told, url: str, store: GraphStore
+) -> None:
+    await told.write("I live in Oslo.", "I moved to Bergen.", "I like tea.")
+    moved, tea = (memory_id("/test", f"e{number}", 0) for number in (2, 3))
+    changed = {"memory_id": moved, "text": "I was in Bergen for a week."}
+    pinned = {"memory_id": tea, "pinned": True}
+    updates = [event("memory.update", 11 + at, data, chat="chat of u1") for at, data in enumerate((changed, pinned))]
+    await write(url, store, updates)
+    assert [row[1:3] for row in await rows(store, ENDS)] == [("I live in Oslo.", None), ("I like tea.", None)]
+    assert ("I live in Oslo.", None) in await told.ask("Where do I live?")
+    # What is kept of a forgotten memory is no memory that could be updated.
+    forget = {"memory_ids": [tea], "keep_statements": True}
+    late = {"memory_id": tea, "text": "I like coffee."}
+    await write(url, store, [event("memory.forget", 13, forget, chat="chat of u1")])
+    await write(url, store, [event("memory.update", 14, late, chat="chat of u1")])
+    assert [row[1:3] for row in await rows(store, ENDS)] == [("I live in Oslo.", None), ("I like tea.", None)]
+
+
 async def test_an_erasure_reaches_statements_and_what_they_ended(url: str, store: GraphStore) -> None:
     lasting = said(9, "I live in Rome.", 2, user="u2")
     events = [said(1, "I live in Oslo.", 0), said(2, "I moved to Bergen.", 1), lasting]

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from graphweft_contracts import wire
-from graphweft_rules.matching.parameters import EventView
 from graphweft_workers.engine.log.series import AppRecord, SeriesMarks, SeriesPlace, StoredMarks
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.offsets import is_after
+
+if TYPE_CHECKING:  # commands that only read positions do without rules
+    from graphweft_rules.matching.parameters import EventView
 
 WINDOW: Final = 10_000
 """Entries of one app."""

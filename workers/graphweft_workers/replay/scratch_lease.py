@@ -34,6 +34,7 @@ class ScratchLease:
         self._clock = clock
         self._timing = timing
         self._name = uuid4().hex
+        self._was_free = False
 
     async def take(self, *, only_new: bool) -> bool:
         """Take the graph, which is made if it is not there; False if another command has it.
@@ -51,16 +52,19 @@ class ScratchLease:
             or (only_new and await self._graph.whole.graph_id(self._app_id))
         ):
             return False
+        self._was_free = True
         with contextlib.suppress(Fenced):  # another command takes it at this moment
             await self._renew()
             return True
         return False
 
     async def is_ours(self) -> bool:
-        """Tell whether the graph is ours, or is of nobody yet because it is only just made."""
+        """Tell whether the graph is ours, or is of nobody yet because it is only just made, perhaps by us."""
+        if not self._was_free:
+            return False
         marks = await self._marks()
-        found = marks.get(LEASE_PARTITION)
-        return found is not None and (found.plan == self._name or (found == START and len(marks) == 1))
+        found = marks.get(LEASE_PARTITION, START)
+        return found.plan == self._name or (found == START and not marks.keys() - {LEASE_PARTITION})
 
     async def _marks(self) -> Mapping[int, Checkpoint]:
         return await self._graph.checkpoints(self._app_id, timeout_s=self._timing.replay.query_s)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -26,8 +26,9 @@ SCRATCH: Final = ".scratch"
 """Its dot cannot be in the id of an app."""
 SCRATCH_SUFFIXES: Final = tuple(f"{SCRATCH}-{number}" for number in range(1, 5))
 """Of all scratch graphs of an app, the same few each time: a server may keep the names of labels for good."""
-_LOOKS: Final = 2
+_LOOKS: Final = 10
 _LOOK_S: Final = 0.05
+"""For half a second, a server may still take a write that was cut off on its way."""
 
 
 def second_place(
@@ -94,16 +95,13 @@ async def scratch_graph(
                 await _check_place(graph, app, live)
                 if graph.whole.rewrites:
                     await check_second_queries(graph, [given] if given else await rule_sets(log, rules))
-                try:
-                    is_taken = await lease.take(only_new=into is not None)
-                except BaseException:  # Ctrl-C, while the graph is made
-                    await _give_back(graph, app, lease)
-                    raise
-                if is_taken:
+                deletion = await opened.enter_async_context(_Deletion(graph, app, lease))
+                if await lease.take(only_new=into is not None):
                     stack.push_async_exit(opened.pop_all())
-                    stack.push_async_callback(_drop, graph, app)
                     await stack.enter_async_context(lease.kept())
                     taken = graph
+                else:
+                    deletion.cancel()
         if taken is None:
             raise InvalidSettings(
                 f"the server of --into holds a graph of {app!r}: give the URL of another graph server that holds no "
@@ -132,22 +130,32 @@ async def _is_live(graph: GraphStore, app: str, live: GraphStore) -> bool:
     return bool(there) and there == await live.whole.graph_id(app)
 
 
-async def _give_back(graph: GraphStore, app: str, lease: ScratchLease) -> None:
-    """Delete a graph that is only just taken, or not yet: what was sent to the server may make it a moment later."""
-    for _ in range(_LOOKS):
-        if await lease.is_ours():
-            await _drop(graph, app)
+class _Deletion:
+    """Deletes the graph of a lease at the end of a block, also one that the server makes just then."""
+
+    def __init__(self, graph: GraphStore, app: str, lease: ScratchLease) -> None:
+        self._graph = graph
+        self._app = app
+        self._lease: ScratchLease | None = lease
+
+    def cancel(self) -> None:
+        """Leave the graph as it is: it is another command's."""
+        self._lease = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._lease is None:
             return
-        await asyncio.sleep(_LOOK_S)
-
-
-async def _drop(graph: GraphStore, app: str) -> None:
-    """Delete a graph. A write that was cut off on its way may make it again, empty, so it looks again."""
-    await graph.whole.drop(app)
-    for _ in range(_LOOKS):
-        await asyncio.sleep(_LOOK_S)
-        if await graph.whole.graph_id(app):
-            await graph.whole.drop(app)
+        if kind is None:
+            await self._graph.whole.drop(self._app)
+            return
+        # A write that was cut off on its way, as by Ctrl-C, may make the graph a moment later.
+        for _ in range(_LOOKS):
+            if await self._lease.is_ours():
+                await self._graph.whole.drop(self._app)
+            await asyncio.sleep(_LOOK_S)
 
 
 async def drop_second(place: Settings, app: str, live: GraphStore, settings: Settings) -> str | None:

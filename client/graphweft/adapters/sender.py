@@ -94,6 +94,9 @@ class AdapterStats:
     """Context requests, at most one for each turn."""
     without_context: int = 0
     """Requests without any context; each reason is logged once."""
+    stale_context: int = 0
+    """Turns whose context lacks the effect of earlier events of the chat: workers did not apply them in time. It is
+    logged once."""
     missing_context: dict[ReasonCode, int] = field(default_factory=dict[ReasonCode, int])
     """Turns without context, or with a block missing, by reason."""
     refused_context: int = 0
@@ -211,6 +214,12 @@ class Sender:
         """Count the missing parts of a turn's context, and log each reason once."""
         if reply.reason is not None:
             self.count("without_context")
+        if reply.stale_by is not None:
+            self.count("stale_context")
+            self.warn_once(
+                "a turn's context lacks what the last events wrote: workers did not apply them within the budget",
+                f"{reply.stale_by} positions behind",
+            )
         what = "turns without context" if reply.reason is not None else "turns with incomplete context"
         self._count_missing(self.stats.missing_context, what, reply, None)
 

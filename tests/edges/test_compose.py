@@ -140,6 +140,21 @@ def test_systemd_accepts_the_units_and_finds_them_well_closed(tmp_path: Path) ->
     assert security.startswith("0\n"), security
 
 
+@pytest.mark.skipif(shutil.which("systemctl") is None, reason="systemctl is not installed")
+def test_what_the_page_enables_starts_at_boot(tmp_path: Path) -> None:
+    units = tmp_path / "etc/systemd/system"
+    shutil.copytree(ROOT / "deploy/systemd", units)
+    [enabled] = [
+        line.partition("#")[0].split()[2:]
+        for line in (ROOT / "docs/systemd.md").read_text("utf-8").splitlines()
+        if line.startswith("systemctl enable ")
+    ]
+    subprocess.run(["systemctl", f"--root={tmp_path}", "enable", *enabled], check=True, capture_output=True, timeout=60)
+    assert [each.name for each in (units / "multi-user.target.wants").iterdir()] == ["graphweft.target"]
+    wanted = {each.name.removesuffix(".service") for each in (units / "graphweft.target.wants").iterdir()}
+    assert wanted == {*enabled} - {"graphweft.target"}
+
+
 def test_the_settings_of_the_units_load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = settings_of({"environment": unit_environment("mutation")}, monkeypatch, tmp_path)
     assert found.bus == found.graph == "redis://127.0.0.1:6379"

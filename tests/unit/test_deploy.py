@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.services.rules import load_rules
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
@@ -382,3 +383,12 @@ def test_make_alone_lists_every_target() -> None:
     assert declared is not None
     for target in declared[1].split():
         assert re.search(rf"^  make {target}\s+\w", said, re.MULTILINE), target
+
+
+@pytest.mark.parametrize("values", sorted((ROOT / "deploy/chart/examples").iterdir()), ids=lambda file: file.stem)
+def test_the_rules_in_example_values_have_no_errors(values: Path, tmp_path: Path) -> None:
+    files = (yaml.safe_load(values.read_text("utf-8")).get("rules") or {}).get("files") or {}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, "utf-8")
+    assert len(load_rules(tmp_path).workflows) == len(files)

@@ -493,7 +493,7 @@ async def test_an_index_lasts_while_another_user_talks(falkordb: GraphStore) -> 
         assert len(await talk.ask()) == 12
         await talk.both.indexes.built()
     assert talk.counts() == before
-    assert talk.both.indexes.hits == hits + 5 * 5
+    assert talk.both.indexes.hits == hits + 5 * 6
     await talk.background.aclose()
 
 

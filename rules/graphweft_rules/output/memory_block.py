@@ -32,7 +32,7 @@ _EMPTY: Final = 0.0
 """The score of a turn that tells nothing: a question, or an answer that only says that something is unknown."""
 _PASSED: Final = ((14, 1, "day"), (60, 7, "week"), (730, 30, "month"))
 """Days up to which a time is counted in a unit, and the days of the unit; beyond, years count."""
-NOTHING_CLOSE: Final = "None of this is close to the question."
+NOTHING_CLOSE: Final = "None of this is close to the words of the question."
 _LINE: Final = 4
 """Characters of a line beside its text: a dash, blanks and a line break."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import json
 import os
@@ -393,7 +394,7 @@ def test_with_an_embedder_what_is_added_is_found_by_its_vector(meaning: Up) -> N
 
 def test_the_examples_of_the_page_run_as_printed(up: Up) -> None:
     scripts = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)
-    assert [name for name, _ in scripts] == ["memories.py", "enriched.py"]
+    assert [name for name, _ in scripts] == ["memories.py", "records.py", "enriched.py"]
     assert len(scripts) == PAGE.count("```python")
     outputs = []
     for name, script in scripts:
@@ -405,12 +406,17 @@ def test_the_examples_of_the_page_run_as_printed(up: Up) -> None:
         assert done.stderr == ""
         outputs.append(done.stdout)
     assert f"```text\n{outputs[0]}```" in PAGE
-    assert outputs[1] == "2 messages of this user are remembered\n"
+    said = outputs[1].splitlines()
+    assert len(said) == 2, said
+    shown, forgotten = map(ast.literal_eval, said)
+    assert (shown["text"], shown["tags"], shown["pinned"]) == ("I live in Bergen.", ["home"], True)
+    assert forgotten == (shown["id"],)
+    assert outputs[2] == "2 messages of this user are remembered\n"
     [event] = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     emitted = up.ok("emit", "-", "--wait", stdin=event.replace("acme", "page"))
     assert emitted == "1 event sent\n1 applied, 0 skipped, 0 dead-lettered\n"
     assert up.texts("--app", "page", "--user", "ada") == ["I am allergic to nuts."]
-    [commands, facts] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    [commands, facts, _] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     _, *arguments = shlex.split(facts)
     assert up.ok(*arguments) == ""
     printed = []

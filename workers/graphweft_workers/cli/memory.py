@@ -219,9 +219,9 @@ async def memory_list(
 ) -> None:
     """List the memories of a scope, the latest first. The command reads the graph and needs no responder."""
     settings = Settings.load(data=data)
-    given = filters.given()
+    within, given = scope.scope(), filters.given()
     async with running_graph(settings) as graph:
-        records = await find_records(graph, app, scope.scope(), limit, **given)
+        records = await find_records(graph, app, within, limit, **given)
     found = [{"time": record["timestamp"], **{name: record[name] for name in _LISTED}} for record in records]
     rows = TextTable(
         ("time", "role", "text", "author", "id"),
@@ -255,9 +255,10 @@ async def memory_forget(
     if bool(memory_ids) == bool(wanted):
         raise InvalidSettings("give either IDs, or a scope and at least one of --tag, --metadata, --since, --until")
     given = list(dict.fromkeys(memory_ids or []))
+    within = scope.scope() if wanted else None
     async with running_graph(settings) as graph:
-        if wanted:
-            given = await find_ids(graph, app, scope.scope(), **wanted)
+        if within is not None:
+            given = await find_ids(graph, app, within, **wanted)
         rows: list[Sequence[Any]] = []
         for part in batched(given, _MAX_MESSAGES):
             rows += (await graph.read(app, query, {"ids": list(part)}, timeout_s=READ_S)).rows

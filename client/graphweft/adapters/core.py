@@ -548,9 +548,10 @@ class Adapter:
             request = None if turn is None else self._requests.get((chat.key, turn.number))
             if request is not None and request.future is not None:
                 return {}
+        said: dict[str, Any] = {}
         with self.guarded("reading the messages of a model call"):  # without the lock: they are objects of the runtime
-            return bounded_copy(message_variables(message_of_user(messages, self._agents)))
-        return {}
+            said = bounded_copy(message_variables(message_of_user(messages, self._agents)))
+        return said
 
     def _answer(self, request: _Request) -> ContextReply:
         """Return the final reply of the turn: the one that has arrived, or an empty one."""

@@ -550,7 +550,7 @@ class Adapter:
                 return {}
         said: dict[str, Any] = {}
         with self.guarded("reading the messages of a model call"):  # without the lock: they are objects of the runtime
-            said = bounded_copy(message_variables(message_of_user(messages, self._agents)))
+            said |= bounded_copy(message_variables(message_of_user(messages, self._agents)))
         return said
 
     def _answer(self, request: _Request) -> ContextReply:

@@ -16,6 +16,7 @@ from graphweft.adapters.last_positions import LastPositions
 from graphweft.adapters.sender import AdapterStats, EventClient, Sender, no_context
 from graphweft.adapters.turn_book import CallbackMoment, Chat, EmittedEvent, ErrorFields, TurnBook
 from graphweft.adapters.turn_memory import MEMORY_ADD, memory_of
+from graphweft.adapters.user_message import message_variables
 from graphweft.adapters.values import bounded_copy
 from graphweft.chat_formats import without_reasoning
 from graphweft.client_messages import BUDGET_FORM, milliseconds
@@ -99,13 +100,13 @@ class Turn:
 
     async def start(self, post: Post, *, budget_ms: float, max_tokens: int | None = None) -> None:
         """Start the turn, and get its context within the budget. ``post`` runs the further steps."""
-        asked = {} if self._message is None else {"messages": [{"role": "user", "text": self._message}]}
+        asked = {**message_variables(self._message), **self._at.context}
 
         def step(book: TurnBook, at: CallbackMoment) -> list[EmittedEvent]:
             return book.start_turn(at, self._agent, run=self._run)
 
         self.context = await self._turns.start(
-            self._at, step, self._agent, {**self._at.context, **asked}, budget_ms=budget_ms, max_tokens=max_tokens
+            self._at, step, self._agent, asked, budget_ms=budget_ms, max_tokens=max_tokens
         )
         self._post = post
 

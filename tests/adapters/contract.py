@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -15,7 +16,10 @@ import pytest
 from tests.adapters.runner import RunScene, SceneRunner, event_lines, page_block, run_with_services
 from tests.adapters.shared.kit import CONCURRENT, TRACE
 from tests.declared_fields import undeclared
+from tests.services.rules import load_rules
 from tests.services.runtime_environments import RUNTIME_ENVIRONMENT_S
+
+from graphweft_contracts import ContextRequest
 
 __all__ = (
     "CONTENTS", "MODEL", "PLANNER", "WRITER", "WRITER_FAILS", "AdapterContract", "Failure", "Runtime", "event_lines",
@@ -70,8 +74,18 @@ CONTENTS: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
 """Fields of the events of the conversation, by type."""
 _ENVELOPE: Final = {"type", "id", "chat"}
 """The parts of an event that are not its data."""
-_CAPTURED: Final = {"events", "ids", "asked", "spans", "stats", "kept", "received", "times", "trace"}
+_CAPTURED: Final = {"events", "ids", "asked", "said", "spans", "stats", "kept", "received", "times", "trace"}
 """The parts of a result that depend on the adapter, or differ in each run."""
+_SEARCHES: Final = """\
+version: "1.0"
+injection_rules:
+  - name: words
+    agents: ["*"]
+    queries:
+      - {id: last, inject_as: last, search: {memory: {user_id: $workflow.user_id}, query: $context.last_message}}
+      - {id: all, inject_as: all, search: {memory: {user_id: $workflow.user_id}, query: $context.messages}}
+"""
+"""Rules that search by what the user said."""
 
 
 def tool_lines(name: str, success: object = True, turn: str = "Planner 1") -> list[str]:
@@ -119,6 +133,8 @@ class Runtime:
     """Those of them whose model is asked again if it refuses the context."""
     users: Sequence[str] = ("user",)
     """The names of the user's role."""
+    words: Mapping[str, str] = field(default_factory=dict)
+    """What the user says to an agent in those conversations, if it is not to plan a trip."""
     instructions: Sequence[str] = ()
     """Scenes that report the instructions of their agents."""
     planner: Sequence[str] = PLANNER
@@ -238,6 +254,28 @@ class AdapterContract:
             assert str(prompt).count("block") == 1
         assert found["answers"]
         self.check_not_kept(found)
+
+    def test_rules_search_by_what_the_user_said(self, run_scene: RunScene, context: str, tmp_path: Path) -> None:
+        """A rule gets it as ``$context.last_message`` and ``$context.messages``. No event holds it for that."""
+        self.check_words(run_scene(context), tmp_path)
+
+    def check_words(self, found: dict[str, Any], folder: Path) -> None:
+        """Rules find what the user said, in each request."""
+        (folder / "Sales").mkdir()
+        (folder / "Sales/graph_injection.yaml").write_text(_SEARCHES)
+        rules = load_rules(folder)
+        assert [agent for agent, _ in found["asked"]] == ["Planner", "Writer"][: len(found["said"])]
+        for (agent, _), variables in zip(found["asked"], found["said"], strict=True):
+            words = self.runtime.words.get(agent, "plan a trip")
+            request = ContextRequest(
+                id="r", app_id="shop", workflow="Sales", agent=agent, chat_id="c1", user_id="u1", context=variables,
+                deadline_ms=1,
+            )  # fmt: skip
+            matched = rules.match_request(request, datetime(2026, 2, 1, tzinfo=UTC))
+            assert [each.detail for each in matched.skipped] == []
+            assert [each.search.text for each in matched.queries if each.search is not None] == [words, words]
+            assert variables["messages"] == [{"role": "user", "text": words}]
+        assert not any({"last_message", "messages"} & event["context"].keys() for event in found["events"])
 
     def test_context_stands_below_the_question(self, run_scene: RunScene, placed: str) -> None:
         for agent, prompt in run_scene(placed)["prompts"]:

@@ -484,6 +484,50 @@ def test_only_the_chosen_variables_go_to_the_bus(make: Make) -> None:
     assert bus.events[0].chatid == "c1"
 
 
+SAID = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Is it sunny?"}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        (SAID, "Is it sunny?"),
+        ([*SAID, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "And now?"}], "And now?"),
+        ([{"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": "Where?"}]}], "Where?"),
+        ([*SAID, {"role": "user", "name": "Planner", "content": "Over to you."}], "Is it sunny?"),
+        ([{"role": "user", "name": "Planner", "content": "Over to you."}], "Over to you."),
+        ([{"role": "user", "content": "long " * 100_000}], ("long " * 100_000)[:100_000]),
+        (SAID[:1], None),
+        ([{"role": "user", "content": " "}], None),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], None),
+        ([{"role": "odd"}, None, 7], None),
+    ],
+)
+def test_the_request_has_the_user_s_last_message_and_no_event_has_it(make: Make, messages: Any, message: Any) -> None:
+    adapter, bus = make()
+    adapter.context(IDS, "Planner", messages=messages)
+    assert adapter.flush()
+    said = {} if message is None else {"last_message": message, "messages": [{"role": "user", "text": message}]}
+    assert bus.requests[0].context == {**IDS, **said}
+    assert [event.context for event in bus.events] == [IDS]
+    assert adapter.stats.errors == 0
+
+
+def test_variables_of_the_user_s_own_come_first(make: Make) -> None:
+    adapter, bus = make()
+    adapter.context({**IDS, "last_message": "mine", "messages": []}, "Planner", messages=SAID)
+    assert bus.requests[0].context == {**IDS, "last_message": "mine", "messages": []}
+
+
+def test_the_messages_are_read_once_a_turn_and_cost_no_context_if_they_cannot_be_read(make: Make) -> None:
+    adapter, bus = make()
+    iterators = [iter(SAID) for _ in range(3)]
+    assert {adapter.context(IDS, "Planner", messages=each).text for each in iterators} == {"told 1"}
+    assert [list(each) for each in iterators] == [[], SAID, SAID]
+    broken = (1 / number for number in (0,))
+    assert adapter.context({**IDS, "chat_id": "c2"}, "Planner", messages=broken).text == "told 2"
+    assert (adapter.stats.errors, len(bus.requests)) == (1, 2)
+
+
 def test_callbacks_of_many_threads_keep_each_chat_in_order(make: Make) -> None:
     adapter, bus = make()
 

@@ -82,7 +82,8 @@ async def test_a_message_is_the_question_and_is_remembered_with_the_answer() -> 
     bus = Bus()
     async with client_of(bus) as client:
         await say(client, message="Is it sunny?\0", context={"phase": "plan"})
-    assert bus.requests[0].context == {"phase": "plan", "messages": [{"role": "user", "text": "Is it sunny?\0"}]}
+    said = {"last_message": "Is it sunny?\0", "messages": [{"role": "user", "text": "Is it sunny?\0"}]}
+    assert bus.requests[0].context == {"phase": "plan", **said}
     memory = bus.events[-1]
     assert (memory.type, memory.data["user_id"], memory.data["thread_id"]) == ("memory.add", "ada", "c1")
     assert [message["text"] for message in memory.data["messages"]] == ["Is it sunny?", "Done."]

@@ -26,6 +26,7 @@ from graphweft.adapters.events import TURN_COMPLETE, TURN_START
 from graphweft.adapters.last_positions import LastPositions
 from graphweft.adapters.sender import AdapterStats, Redact, Sender, no_context
 from graphweft.adapters.turn_book import AgentTurn, CallbackMoment, Chat, EmittedEvent, ErrorFields, TurnBook
+from graphweft.adapters.user_message import message_of_user, message_variables
 from graphweft.adapters.values import bounded_copy, error_text
 from graphweft.argument_checks import check_app, check_budget, check_max_tokens
 from graphweft.background_loop import BackgroundLoop
@@ -36,6 +37,7 @@ from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft.timing import CLIENT_TIMING, DEFAULT_BUDGET_MS, AdapterTiming
 from graphweft_contracts import ContextReply
 from graphweft_contracts.argument_names import takes_synonyms
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 
 _P = ParamSpec("_P")
@@ -47,6 +49,8 @@ Stamp: TypeAlias = Callable[[list[EmittedEvent]], list[EmittedEvent]]
 """Adds ids, times or fields that the runtime knows to events. It must not change their types or chats."""
 
 _CLOSED: Final = "the adapter is closed: make a new one"
+_MAX_AGENTS: Final = 1_000
+"""Names of agents that are known, to tell what they said from what the user said."""
 _MAX_REFUSAL: Final = 300
 """Characters of a provider's refusal that are logged."""
 
@@ -142,6 +146,8 @@ class Adapter:
         self._book = TurnBook(idle_s=idle_s)
         self._requests: dict[tuple[tuple[str, str], int], _Request] = {}
         self._positions: LastPositions[Future[str | None]] = LastPositions()
+        self._agents: BoundedDict[str | None, bool] = BoundedDict(_MAX_AGENTS)
+        """The agents that have requested context."""
         self._queued = 0
         self._loop = BackgroundLoop("graphweft-adapter")
         self._ticking = False
@@ -227,15 +233,16 @@ class Adapter:
     # Context
 
     def context(
-        self, variables: Mapping[str, Any], agent: str, *, run: str = "", more: Mapping[str, Any] | None = None
+        self, variables: Mapping[str, Any], agent: str, *, run: str = "", messages: Iterable[Any] = ()
     ) -> ContextReply:
         """Return the context of the agent's turn, and start the turn if none is open. Waits at most ``budget_ms``.
 
-        ``more`` are context variables of the request alone; no event holds them. Later calls in the same turn return
-        the same reply.
+        ``messages`` are those of the model call, in a form that ``chat_formats`` reads. Rules find the user's last one
+        as ``$context.last_message`` and in ``$context.messages``, unless ``variables`` has these names. No event holds
+        it. Later calls in the same turn return the same reply, and read no messages.
         """
         try:
-            request = self._request(variables, agent, run, more)
+            request = self._request(variables, agent, run, messages)
             if isinstance(request, ContextReply):
                 return request
             if request.reply is None and request.future is not None:
@@ -246,11 +253,11 @@ class Adapter:
             return self._sender.without_context(error)
 
     async def acontext(
-        self, variables: Mapping[str, Any], agent: str, *, run: str = "", more: Mapping[str, Any] | None = None
+        self, variables: Mapping[str, Any], agent: str, *, run: str = "", messages: Iterable[Any] = ()
     ) -> ContextReply:
         """Do the same as ``context`` without blocking the event loop."""
         try:
-            request = self._request(variables, agent, run, more)
+            request = self._request(variables, agent, run, messages)
             if isinstance(request, ContextReply):
                 return request
             if request.reply is None and request.future is not None:
@@ -497,7 +504,7 @@ class Adapter:
         )
 
     def _request(
-        self, variables: Mapping[str, Any], agent: str, run: str, more: Mapping[str, Any] | None
+        self, variables: Mapping[str, Any], agent: str, run: str, messages: Iterable[Any]
     ) -> _Request | ContextReply:
         """Send the turn's request, if that has not happened yet, and return it, or a reply if it needs no request."""
         if not self._context_on:
@@ -509,6 +516,7 @@ class Adapter:
         if chat is None:
             return no_context("invalid_request", "app_id and chat_id are required")
         context = self._carry(variables)
+        said = self._said(chat, agent, run, messages)
         with self._lock:
             if self._closed:
                 return no_context("bus_unavailable", _CLOSED)
@@ -526,12 +534,24 @@ class Adapter:
                 self._sender.count("asked")
                 request.turn = turn
                 request.deadline_s = started_s + self._budget_ms / 1000
-                asked = {**context, **bounded_copy(more)} if more else context
                 request.future = self._loop.submit(
-                    partial(self._sender.ask, chat, agent, asked, request.after, request.deadline_s)
+                    partial(self._sender.ask, chat, agent, {**said, **context}, request.after, request.deadline_s)
                 )
                 request.reply = None if request.future else no_context("bus_unavailable", _CLOSED)
             return request
+
+    def _said(self, chat: Chat, agent: str, run: str, messages: Iterable[Any]) -> dict[str, Any]:
+        """Return the user's message as variables of the turn's request, or none if that is sent already."""
+        with self._lock:
+            self._agents[agent] = True
+            turn = self._book.turn(chat, agent, run)
+            request = None if turn is None else self._requests.get((chat.key, turn.number))
+            if request is not None and request.future is not None:
+                return {}
+        said: dict[str, Any] = {}
+        with self.guarded("reading the messages of a model call"):  # without the lock: they are objects of the runtime
+            said |= bounded_copy(message_variables(message_of_user(messages, self._agents)))
+        return said
 
     def _answer(self, request: _Request) -> ContextReply:
         """Return the final reply of the turn: the one that has arrived, or an empty one."""

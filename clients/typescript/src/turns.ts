@@ -177,10 +177,10 @@ export class Recorder {
     const { client, budgetMs, maxTokens, readOwnWrites } = this.#settings;
     const { place, message } = turn;
     const started = performance.now();
-    const asked = message === undefined ? {} : { messages: [{ role: "user", text: message }] };
+    const said = message === undefined ? {} : { last_message: message, messages: [{ role: "user", text: message }] };
     const data = this.#sender.redacted("context.request", {
       agent_name: place.agent,
-      context: { ...this.#sender.variables(place), ...asked },
+      context: { ...said, ...this.#sender.variables(place) },
     });
     if (!data) return "";
     const position = readOwnWrites && before ? await within(before, budgetMs / 2) : undefined;

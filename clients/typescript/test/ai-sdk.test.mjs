@@ -119,6 +119,7 @@ for (const [name, ai, version] of VERSIONS) {
       }
       assert.equal(questions.length, 1);
       assert.deepEqual(questions[0].context.messages, [{ role: "user", text: "Oslo?" }]);
+      assert.equal(questions[0].context.last_message, "Oslo?");
       assert.equal(questions[0].agent, "assistant");
       assert.equal(questions[0].workflow, "default");
       assert.deepEqual(events.map((event) => event.type), [

@@ -12,6 +12,7 @@ import copy
 import importlib
 import importlib.util
 import logging
+import re
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -31,6 +32,8 @@ from graphweft_runtimes.versions import require
 
 logger = logging.getLogger("graphweft.adapters")
 
+_SPEAKER: Final = re.compile(r"\[([^\]\n]+)\]:")
+"""Begins a message in a channel of several agents: ``ag2.network.views.builtin.NamedTranscript``."""
 _SOURCE: Final = "/graphweft/ag2"
 _RESERVED: Final = ("ag:", "a2a:")
 """Prefixes of context variables that are AG2's control state."""
@@ -263,17 +266,13 @@ class AG2Adapter(RuntimeAdapter):
         found = plain = _Request(events)
         with self.core.guarded("adding the context"):
             variables = self._variables(context, turn)
-            block = (await self.core.acontext(variables, turn.agent, run=turn.run)).text
+            said = map(self._read, events)
+            block = (await self.core.acontext(variables, turn.agent, run=turn.run, messages=said)).text
             found = self._with_block(events, block) if block else plain
         return self.attempt(plain, found, variables, turn.agent, run=turn.run)
 
     def _with_block(self, events: Sequence[Any], block: str) -> _Request:
         kinds = self._ag2.events
-
-        def read(event: Any) -> dict[str, Any]:
-            if isinstance(event, kinds.ModelRequest):
-                return {"role": "user", "content": "request"}
-            return {"role": "assistant" if isinstance(event, kinds.ModelResponse) else _role(event, kinds)}
 
         def put(event: Any, block: str) -> Any:
             parts = list(event.parts)
@@ -288,9 +287,25 @@ class AG2Adapter(RuntimeAdapter):
             return found
 
         found = placed(
-            events, block, self.place, put=put, own=lambda text: kinds.ModelRequest([kinds.TextInput(text)]), read=read
+            events,
+            block,
+            self.place,
+            put=put,
+            own=lambda text: kinds.ModelRequest([kinds.TextInput(text)]),
+            read=self._read,
         )
         return _Request(events, _Block(block)) if found is None else _Request(found)
+
+    def _read(self, event: Any) -> dict[str, Any]:
+        """Return an event of a history in a form that ``chat_formats`` reads."""
+        kinds = self._ag2.events
+        if isinstance(event, kinds.ModelRequest):
+            texts = [part.content for part in event.parts if isinstance(part, kinds.TextInput)]
+            speaker = _SPEAKER.match(texts[0]) if texts else None
+            return {"role": "user", "content": texts, "name": speaker and speaker[1]}
+        if isinstance(event, kinds.ModelResponse):
+            return {"role": "assistant"}
+        return {"role": "tool" if isinstance(event, kinds.ToolResultsEvent) else "system"}
 
     def model_called(
         self, turn: _Turn, context: Any, started_s: float, response: Any, *, error: BaseException | None = None
@@ -488,10 +503,6 @@ class _Request:
 
     events: Sequence[Any]
     block: _Block | None = None
-
-
-def _role(event: Any, kinds: Any) -> str:
-    return "tool" if isinstance(event, kinds.ToolResultsEvent) else "system"
 
 
 def _ag2() -> Any:

@@ -171,8 +171,9 @@ class AG2ClassicAdapter(RuntimeAdapter):
         ) -> Any:
             if (agent.client if config is None else config) is None:
                 return ask(agent, messages=messages, sender=sender, config=config, **named)
-            variables = self._start(agent, messages)
-            attempt = self._asking(agent, messages, sender, self.core.context(variables, agent.name).text, variables)
+            variables, said = self._start(agent, messages), _said(agent, messages, sender)
+            block = self.core.context(variables, agent.name, messages=said).text
+            attempt = self._asking(agent, messages, said, block, variables)
             with self._model_call(agent, variables) as call:
                 call.result = attempt.ask(
                     lambda request: ask(agent, messages=request, sender=sender, config=config, **named)
@@ -188,9 +189,9 @@ class AG2ClassicAdapter(RuntimeAdapter):
         ) -> Any:
             if (agent.client if config is None else config) is None:
                 return await ask(agent, messages=messages, sender=sender, config=config, **named)
-            variables = self._start(agent, messages)
-            block = (await self.core.acontext(variables, agent.name)).text
-            attempt = self._asking(agent, messages, sender, block, variables)
+            variables, said = self._start(agent, messages), _said(agent, messages, sender)
+            block = (await self.core.acontext(variables, agent.name, messages=said)).text
+            attempt = self._asking(agent, messages, said, block, variables)
             with self._model_call(agent, variables) as call:
                 call.result = await attempt.aask(
                     lambda request: ask(agent, messages=request, sender=sender, config=config, **named)
@@ -205,12 +206,12 @@ class AG2ClassicAdapter(RuntimeAdapter):
         self.core.start_turn(variables, agent.name, fresh=not _answers_tool(messages), sequential=True)
         return variables
 
-    def _asking(self, agent: Any, messages: Any, sender: Any, block: str, variables: Mapping[str, Any]) -> Attempt[Any]:
+    def _asking(self, agent: Any, messages: Any, said: Any, block: str, variables: Mapping[str, Any]) -> Attempt[Any]:
         """Return a model call with the context, or without if the messages have an unknown form."""
         request = messages
         if block:
             with self.core.guarded("adding the context"):
-                request = self._with_block(agent.chat_messages[sender] if messages is None else messages, block)
+                request = self._with_block(said, block)
         return self.attempt(messages, request, variables, agent.name)
 
     def _with_block(self, messages: Any, block: str) -> list[Any]:
@@ -347,7 +348,7 @@ def create_graph_injection_hook(adapter: AG2ClassicAdapter) -> Callable[[Any, An
                 return
             variables = _variables(agent)
             adapter.core.start_turn(variables, agent.name, fresh=not _answers_tool(messages), sequential=True)
-            block = adapter.core.context(variables, agent.name).text
+            block = adapter.core.context(variables, agent.name, messages=messages or ()).text
             base, injected = bases.get(agent, (None, None))
             if injected is None or agent.system_message != injected:
                 base = agent.system_message
@@ -391,6 +392,11 @@ def _variables(agent: Any) -> dict[str, Any]:
         return dict(agent.context_variables.to_dict())
     except Exception:  # noqa: BLE001 - code of the runtime
         return {}
+
+
+def _said(agent: Any, messages: Any, sender: Any) -> Any:
+    """Return the messages of a model call: by default those that the agent has with the sender."""
+    return agent.chat_messages[sender] if messages is None else messages
 
 
 def _answers_tool(messages: Any) -> bool:

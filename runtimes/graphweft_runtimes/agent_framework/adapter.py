@@ -198,7 +198,8 @@ class AgentFrameworkAdapter(RuntimeAdapter):
         context.metadata[provider.source_id] = run
         if not run.started:
             self._start_turn(run, session)
-        reply = await self.core.acontext(run.variables, run.name, run=run.id)
+        said = map(_read, asked_messages(agent, context))
+        reply = await self.core.acontext(run.variables, run.name, run=run.id, messages=said)
         run.asks = not provider.as_messages and isinstance(agent.client, self._framework.ChatMiddlewareLayer)
         if run.asks:
             return
@@ -466,6 +467,12 @@ def _read(message: Any) -> dict[str, Any]:
     """Return a message as the form of chats. One of the user that says nothing is an answer to a tool."""
     role, is_said = str(message.role), any(each.type in _SAID for each in message.contents)
     return {"role": "tool" if role == "user" and not is_said else role, "content": str(message.text)}
+
+
+def asked_messages(agent: Any, context: Any) -> list[Any]:
+    """Return the messages of a run, with those of its history before them."""
+    histories = {each.source_id for each in agent.context_providers if hasattr(each, "get_messages")}
+    return [*context.get_messages(sources=histories), *context.input_messages]
 
 
 class FrameworkProvider:

@@ -26,7 +26,7 @@ from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.prompt_text import enclose, harmless
 from graphweft_contracts.search import IndexType, query_text
-from graphweft_runtimes.agent_framework.adapter import AgentFrameworkAdapter, FrameworkProvider
+from graphweft_runtimes.agent_framework.adapter import AgentFrameworkAdapter, FrameworkProvider, asked_messages
 
 __all__ = ("GraphContextProvider",)
 
@@ -189,8 +189,7 @@ class GraphContextProvider(FrameworkProvider):
         """Search, and add the results."""
         core = self._adapter.core
         with core.guarded("before_run of the memory provider"):
-            histories = {each.source_id for each in agent.context_providers if hasattr(each, "get_messages")}
-            asked = [*context.get_messages(sources=histories), *context.input_messages]
+            asked = asked_messages(agent, context)
             text = query_text(asked, self._query["message_history_count"])
             chat = core.chat(self._adapter.variables(session)) if text and core.context_on else None
             if chat is None:

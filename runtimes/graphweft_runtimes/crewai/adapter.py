@@ -296,7 +296,8 @@ class CrewAIAdapter(RuntimeAdapter):
                 turn.clean()
                 if turn.id in run.refusals:
                     return
-                block = self.core.context(run.variables, turn.agent, run=turn.run).text
+                said = call.messages if call.task is None else [user_message(call.task.description)]
+                block = self.core.context(run.variables, turn.agent, run=turn.run, messages=said).text
                 turn.undo = _put(call.messages, block, self.place) if block else None
 
     def _note_refusal(self, run: _Run, turn: _Turn, error: BaseException | None) -> None:

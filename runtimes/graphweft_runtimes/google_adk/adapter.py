@@ -242,7 +242,9 @@ class GoogleADKAdapter(RuntimeAdapter):
         if run is None or turn is None:
             return
         variables, agent = self._variables(context, run), str(context.agent_name)
-        block = (await self.core.acontext(variables, agent, run=turn.run)).text
+        # In the request, what other agents said stands in the name of the user.
+        said = [context.user_content]
+        block = (await self.core.acontext(variables, agent, run=turn.run, messages=said)).text
         turn.attempt = None
         if block:
             plain = _Prompt.of(request)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
@@ -68,23 +68,24 @@ class LangChainAdapter(RuntimeAdapter):
         made.hooks = _AgentHooks(self, agent)
         return made
 
-    async def context_for(self, config: Mapping[str, Any], *, agent: str) -> ContextReply:
+    async def context_for(self, config: Mapping[str, Any], *, agent: str, messages: Iterable[Any] = ()) -> ContextReply:
         """Return the context of the agent's turn, within a node of an attached graph; ``config`` is the node's.
 
         The turn starts with the first call. It ends with the node, unless the model called tools: then it continues
-        with the agent's next call. Never raises, and waits at most ``budget_ms``.
+        with the agent's next call. ``messages`` are those of the model call; rules find the user's last one, as in
+        ``Adapter.context``. Never raises, and waits at most ``budget_ms``.
         """
         turn = self._turn_for(config, agent)
         if turn is None:
             return no_context("internal_error", "the adapter failed; see its log")
-        return await self.core.acontext(turn.variables, agent, run=turn.run)
+        return await self.core.acontext(turn.variables, agent, run=turn.run, messages=messages)
 
-    def context_for_sync(self, config: Mapping[str, Any], *, agent: str) -> ContextReply:
+    def context_for_sync(self, config: Mapping[str, Any], *, agent: str, messages: Iterable[Any] = ()) -> ContextReply:
         """Do the same as ``context_for``, for synchronous nodes."""
         turn = self._turn_for(config, agent)
         if turn is None:
             return no_context("internal_error", "the adapter failed; see its log")
-        return self.core.context(turn.variables, agent, run=turn.run)
+        return self.core.context(turn.variables, agent, run=turn.run, messages=messages)
 
     def publish(
         self, config: Mapping[str, Any], type: str, data: Mapping[str, Any], *, agent: str | None = None
@@ -349,7 +350,8 @@ class _Hooks:
         call = self.hooks.ask(request)
         if call is None:
             return handler(request)
-        block = self.hooks.core.context(call.turn.variables, call.turn.agent, run=call.turn.run).text
+        turn = call.turn
+        block = self.hooks.core.context(turn.variables, turn.agent, run=turn.run, messages=request.messages).text
         attempt = self.hooks.asking(call, request, block)
         with self.hooks.model_call(call, request):
             call.result = attempt.ask(handler)
@@ -359,7 +361,9 @@ class _Hooks:
         call = self.hooks.ask(request)
         if call is None:
             return await handler(request)
-        block = (await self.hooks.core.acontext(call.turn.variables, call.turn.agent, run=call.turn.run)).text
+        turn = call.turn
+        reply = await self.hooks.core.acontext(turn.variables, turn.agent, run=turn.run, messages=request.messages)
+        block = reply.text
         attempt = self.hooks.asking(call, request, block)
         with self.hooks.model_call(call, request):
             call.result = await attempt.aask(handler)

@@ -228,7 +228,7 @@ class LlamaIndexAdapter(RuntimeAdapter):
             if turn is None:
                 turn = run.turns[agent.name] = _Turn()
                 self.core.start_turn(run.variables, agent.name, run=run.run)
-            block = (await self.core.acontext(run.variables, agent.name, run=run.run)).text
+            block = (await self.core.acontext(run.variables, agent.name, run=run.run, messages=messages)).text
             given = self._with_block(agent, messages, block) if block else messages
             attempt = self.attempt(messages, given, run.variables, agent.name, run=run.run)
             turn.call.start(agent.llm.metadata.model_name)

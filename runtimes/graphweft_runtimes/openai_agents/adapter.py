@@ -174,8 +174,8 @@ class OpenAIAgentsAdapter(RuntimeAdapter):
             if run.agent is not None and run.agent != agent and not run.hooks_only:  # a hand-over without a hook
                 self.core.hand_over(variables, run.agent, agent, run=run.key)
             run.agent = agent
-            block = (await self.core.acontext(variables, agent, run=run.key)).text
             plain = data.model_data
+            block = (await self.core.acontext(variables, agent, run=run.key, messages=plain.input)).text
             request = self._with_block(plain, block, "instructions" if run.kept else self.place) if block else plain
             run.attempt = self.attempt(plain, request, variables, agent, run=run.key)
             run.sent, run.retry = request, data.agent.model_settings.retry

@@ -225,7 +225,8 @@ class PydanticAIAdapter(RuntimeAdapter):
         if run.handed_over:  # the output function asked the model to try again
             run.handed_over = False
             self.core.start_turn(run.variables, run.agent, run=run.run)
-        block = (await self.core.acontext(run.variables, run.agent, run=run.run)).text
+        said = map(self._read, request.messages)
+        block = (await self.core.acontext(run.variables, run.agent, run=run.run, messages=said)).text
         with self.core.guarded("model call"):
             if not run.call.is_open:
                 run.attempt = self.attempt(False, bool(block), run.variables, run.agent, run=run.run)
@@ -237,13 +238,6 @@ class PydanticAIAdapter(RuntimeAdapter):
     def _with_block(self, request: Any, block: str) -> Any:
         kinds = self._messages
 
-        def read(message: Any) -> dict[str, Any]:
-            if isinstance(message, kinds.ModelResponse):
-                return {"role": "assistant"}
-            is_said = bool(message.parts) and isinstance(message.parts[-1], kinds.UserPromptPart)
-            has_results = any(isinstance(part, kinds.ToolReturnPart | kinds.RetryPromptPart) for part in message.parts)
-            return {"role": "tool" if has_results else "user" if is_said else "system"}
-
         def put(message: Any, block: str) -> Any:
             *parts, last = message.parts
             content = joined(last.content, block) if isinstance(last.content, str) else [*last.content, block]
@@ -252,13 +246,24 @@ class PydanticAIAdapter(RuntimeAdapter):
         def own(block: str) -> Any:
             return kinds.ModelRequest(parts=[kinds.UserPromptPart(block)])
 
-        messages = placed(request.messages, block, self.place, put=put, own=own, read=read)
+        messages = placed(request.messages, block, self.place, put=put, own=own, read=self._read)
         if messages is not None:
             return dataclasses.replace(request, messages=messages)
         parameters = request.model_request_parameters
         added: list[Any] = [*(parameters.instruction_parts or []), kinds.InstructionPart(block, dynamic=True)]
         parameters = dataclasses.replace(parameters, instruction_parts=added)
         return dataclasses.replace(request, model_request_parameters=parameters)
+
+    def _read(self, message: Any) -> dict[str, Any]:
+        """Return a message in a form that ``chat_formats`` reads: what the user says is its last part."""
+        kinds = self._messages
+        if isinstance(message, kinds.ModelResponse):
+            return {"role": "assistant"}
+        if any(isinstance(part, kinds.ToolReturnPart | kinds.RetryPromptPart) for part in message.parts):
+            return {"role": "tool"}
+        if message.parts and isinstance(message.parts[-1], kinds.UserPromptPart):
+            return {"role": "user", "content": message.parts[-1].content}
+        return {"role": "system"}
 
     def goes_on(self, run: _Run, error: Exception) -> Exception | None:
         """Return the error that makes Pydantic AI ask again, without context, if the model refused that."""

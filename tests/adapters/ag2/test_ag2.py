@@ -44,6 +44,7 @@ class TestAG2(AdapterContract):
         },
         joined=False,
         context=["conversation"],
+        words={"Planner": "[Ada]: plan a trip", "Writer": "[Ada]: plan a trip"},
         placed=["conversation"],
         refused=["conversation"],
         instructions=["asked ask", "left cancelled", "left left"],

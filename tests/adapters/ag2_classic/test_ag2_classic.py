@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import override
 
 import pytest
@@ -87,6 +88,11 @@ class TestAG2Classic(AdapterContract):
             ("Planner", "handed_off", "Writer", "Plan done."),
             ("Writer", "completed", None, "Draft done."),
         ]
+
+    def test_what_an_agent_said_to_another_is_not_the_user_s(self, run_scene: RunScene, tmp_path: Path) -> None:
+        found = run_scene("next_speaker after_work sync")
+        assert "Plan done." in str(found["prompts"][-1])
+        self.check_words(found, tmp_path)
 
     @pytest.mark.parametrize("mode", ["sync", "async"])
     def test_a_turn_whose_answer_ends_the_chat_is_completed(self, run_scene: RunScene, mode: str) -> None:

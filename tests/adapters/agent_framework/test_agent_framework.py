@@ -162,7 +162,8 @@ class TestAgentFramework(AdapterContract):
         self, run_scene: RunScene, carried: str, wanted: dict[str, str]
     ) -> None:
         found = run_scene(f"secrets {carried}")
-        assert found["contexts"] == [wanted] * 4
+        said = {"last_message": "go", "messages": [{"role": "user", "text": "go"}]}
+        assert found["contexts"] == [*[wanted] * 3, {**said, **wanted}]
         assert "hunter2" not in str(found)
 
     def test_attaching_to_anything_else_is_refused(self, run_scene: RunScene) -> None:

@@ -51,6 +51,7 @@ class TestCrewAI(AdapterContract):
             ],
         },
         context=MODES,
+        words={"Writer": "write it down"},
         placed=MODES,
         failing=MODES,
         unaffected=["conversation kickoff", "conversation streamed"],

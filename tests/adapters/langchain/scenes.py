@@ -422,19 +422,19 @@ def graph(scene: Scene, mode: str, failing: str = "") -> Result:
         return [SystemMessage(f"You.\n\n{block}" if block else "You."), *state["messages"]]
 
     async def aplan(state: MessagesState, config: RunnableConfig) -> Any:
-        block = (await adapter.context_for(config, agent="Planner")).text if mine else ""
+        block = (await adapter.context_for(config, agent="Planner", messages=state["messages"])).text if mine else ""
         return {"messages": [await asked.ainvoke(prompt(state, block))]}
 
     async def awrite(state: MessagesState, config: RunnableConfig) -> Any:
-        block = (await adapter.context_for(config, agent="Writer")).text if mine else ""
+        block = (await adapter.context_for(config, agent="Writer", messages=state["messages"])).text if mine else ""
         return {"messages": [await writes.ainvoke(prompt(state, block))]}
 
     def plan(state: MessagesState, config: RunnableConfig) -> Any:
-        block = adapter.context_for_sync(config, agent="Planner").text if mine else ""
+        block = adapter.context_for_sync(config, agent="Planner", messages=state["messages"]).text if mine else ""
         return {"messages": [asked.invoke(prompt(state, block))]}
 
     def write(state: MessagesState, config: RunnableConfig) -> Any:
-        block = adapter.context_for_sync(config, agent="Writer").text if mine else ""
+        block = adapter.context_for_sync(config, agent="Writer", messages=state["messages"]).text if mine else ""
         return {"messages": [writes.invoke(prompt(state, block))]}
 
     def route(state: MessagesState) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from tests.adapters.contract import (
@@ -155,6 +156,10 @@ class TestLangChain(AdapterContract):
             ["block 1"], ["block 1"], ["block 2"],
         ]  # fmt: skip
         self.check_not_kept(found)
+
+    @BOTH
+    def test_a_node_passes_what_the_user_said(self, run_scene: RunScene, mode: str, tmp_path: Path) -> None:
+        self.check_words(run_scene(f"graph {mode}"), tmp_path)
 
     def test_a_structured_answer_reaches_the_caller(self, run_scene: RunScene) -> None:
         found = run_scene("structured")

@@ -52,6 +52,7 @@ class TestModelClients(AdapterContract):
             )
         },
         context=["loop chat sync"],
+        words={"Planner": "weather Oslo"},
         agent_runs=False,
         page="openai",
     )

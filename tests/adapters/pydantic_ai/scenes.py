@@ -109,7 +109,11 @@ def crew(scene: Scene, ending: Any = "Draft done.") -> Agent[Any, Any]:
         """Hand over to the writer."""
         return str((await writer.run(note, usage=ctx.usage)).output)
 
-    script = [call("weather", "t1", city="Oslo"), call("book", "t2", room="7"), call("final_result", "t3", note="go")]
+    script = [
+        call("weather", "t1", city="Oslo"),
+        call("book", "t2", room="7"),
+        call("final_result", "t3", note="plan a trip"),
+    ]
     return agent_of(scene, "Planner", script, tools=[weather, book], output_type=to_writer)
 
 

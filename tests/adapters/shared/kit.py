@@ -161,6 +161,7 @@ class Scene:
             "events": [{**event.data, "type": event.type, "id": event.id, "chat": event.chatid} for event in events],
             "ids": sorted({(e.appid, e.chatid, e.workflow or "", e.userid or "", e.source) for e in events}),
             "asked": [(request.agent, request.after) for request in self.bus.requests],
+            "said": [request.context for request in self.bus.requests],
             "spans": [*{each.traceparent for each in (*events, *self.bus.requests)}],
             "prompts": PROMPTS,
             "stats": {name: getattr(core.stats, name) for name in core.stats.__slots__},

@@ -11,12 +11,13 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 from pydantic import ValidationError
 
 from graphweft import Client
+from graphweft.adapters.user_message import message_variables
 from graphweft.secret_files import read_secret_file
 from graphweft.settings import ClientSettings
 from graphweft.transport import Outgoing, Transport
@@ -161,14 +162,11 @@ async def _work(
     try:
         lost += await emit(moment.before)
         if moment.asks and moment.name in _SHOWN and max_tokens is not None:
-            said: dict[str, Any] = {}
-            if moment.message is not None:
-                said = {"messages": [{"role": "user", "text": moment.message}], "last_message": moment.message}
             reply = await client.context(
                 agent=moment.agent,
                 chat_id=moment.chat_id,
                 user_id=owner.user_id,
-                context={**moment.variables, **said},
+                context={**moment.variables, **message_variables(moment.message)},
                 budget_ms=int(left_s() / 2 * 1000),
                 max_tokens=max_tokens,
             )

@@ -10,6 +10,7 @@ from typing import Any, Final, Unpack
 from pydantic import BaseModel, ValidationError
 
 from graphweft import Client, MemoryClient
+from graphweft.adapters.user_message import message_variables
 from graphweft.searching import faults
 from graphweft_contracts import ContextReply, MemoryScope, ReasonCode, Transient
 from graphweft_contracts.prompt_text import enclose, harmless
@@ -203,9 +204,7 @@ class Tools:
     async def _context(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = ContextArguments.model_validate(raw)
         access = self._access
-        variables = dict(access.variables)
-        if given.query is not None:
-            variables |= {"messages": [{"role": "user", "text": given.query}], "last_message": given.query}
+        variables = {**access.variables, **message_variables(given.query)}
         reply = await self._client.context(
             agent=self._agent(given.agent),
             chat_id=access.chat,

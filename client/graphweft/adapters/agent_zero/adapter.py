@@ -132,8 +132,9 @@ class AgentZeroPlugin:
             return
         extras = loop_data.extras_persistent
         core, variables = self._use(agent)
-        asked = {**variables, "user_message": _question(loop_data), "recalled": _recalled(agent, extras)}
-        reply = await core.acontext(asked, agent.agent_name)
+        question = _question(loop_data)
+        asked = {**variables, "user_message": question, "recalled": _recalled(agent, extras)}
+        reply = await core.acontext(asked, agent.agent_name, messages=[{"role": "user", "content": question}])
         if reply.text:
             extras[_KEY] = _block(agent, reply.text)
             _sort(extras)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -157,7 +157,7 @@ class Exchange:
     def context(self) -> str:
         """Return the context of the turn; waits for at most the adapter's budget."""
         reply = self._core.context(
-            self._recorder.variables, self._recorder.agent, run=self._turn.run, more=self._question()
+            self._recorder.variables, self._recorder.agent, run=self._turn.run, messages=self._question()
         )
         self._started_s = SYSTEM_CLOCK.monotonic()
         return reply.text
@@ -165,7 +165,7 @@ class Exchange:
     async def acontext(self) -> str:
         """Do the same as ``context`` without blocking the event loop."""
         reply = await self._core.acontext(
-            self._recorder.variables, self._recorder.agent, run=self._turn.run, more=self._question()
+            self._recorder.variables, self._recorder.agent, run=self._turn.run, messages=self._question()
         )
         self._started_s = SYSTEM_CLOCK.monotonic()
         return reply.text
@@ -234,6 +234,6 @@ class Exchange:
         ended, self._ended = self._ended, True
         return ended
 
-    def _question(self) -> Mapping[str, Any]:
+    def _question(self) -> Sequence[Any]:
         message = self._turn.message
-        return {} if message is None else {"messages": [{"role": "user", "text": message}]}
+        return [] if message is None else [{"role": "user", "content": message}]

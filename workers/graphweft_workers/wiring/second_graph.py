@@ -152,7 +152,7 @@ class _Deletion:
             await self._graph.whole.drop(self._app)
             return
         # A write that was cut off on its way, as by Ctrl-C, may make the graph a moment later.
-        for _ in range(_LOOKS):
+        for _look in range(_LOOKS):
             if await self._lease.is_ours():
                 await self._graph.whole.drop(self._app)
             await asyncio.sleep(_LOOK_S)

@@ -130,8 +130,10 @@ class _Attempt:
         for column in columns:
             for place, probe in enumerate(column.probes):
                 self._groups.setdefault(probe.group, []).append(_Use(column, probe, place))
-        self._needed: dict[int, None] = {}
+        self._needed: set[int] = set()
         """The kinds of entities that their MERGE must make with the first row of each value, and nothing undo."""
+        self._due: list[int] = []
+        """Those of them that are not looked at yet."""
         self._reached: dict[int, int] = {}
         """By column's ``id``: the number of its first probes that are known to find what they look for."""
 
@@ -139,13 +141,15 @@ class _Attempt:
         """Tell whether it succeeds."""
         if not all(map(self._keep_order, self._groups.values())):
             return False
-        seen = 0
-        while seen < len(self._needed):  # each may need more of them
-            needed = [*self._needed][seen:]
-            seen += len(needed)
-            if not all(self._makes(self._groups[number]) for number in needed):
+        while self._due:  # each may need more of them
+            if not self._makes(self._groups[self._due.pop()]):
                 return False
         return True
+
+    def _need(self, group: int) -> None:
+        if group not in self._needed:
+            self._needed.add(group)
+            self._due.append(group)
 
     def _spend(self, steps: int) -> bool:
         """Count look-ups in tables; tell whether there may be more."""
@@ -183,7 +187,7 @@ class _Attempt:
             return True
         if not (use.probe.shape and use.probe.passes_found(later.probe) and self._spend(len(first))):
             return False
-        self._needed[use.probe.group] = None
+        self._need(use.probe.group)
         return all(map(le, map(made.get, first, first.values()), first.values()))
 
     def _makes(self, group: _Group) -> bool:
@@ -215,7 +219,7 @@ class _Attempt:
             return False
         if not self._spend(len(group) + len(values)):
             return False
-        self._needed[probe.group] = None
+        self._need(probe.group)
         return all(map(lt, map(maker.first.get, values, column.numbers), column.numbers))
 
 

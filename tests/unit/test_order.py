@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -102,6 +103,47 @@ def test_only_a_merge_that_every_row_comes_to_makes_sure(tmp_path: Path, more: M
     rows = Rows(ruleset(tmp_path, matched=MATCHED, use=USE, **more))
     steps = rows.steps(rows.row("matched", s="a", t="x"), rows.row("use", t="x"), rows.row("matched", s="b", t="x"))
     assert steps == [("matched", [0]), ("use", [1]), ("matched", [2])]
+
+
+DROPS: Mapping[str, str] = {
+    "the same pattern": "MATCH (a:Session {id: $s}), (a:Session {id: $v})",
+    "a second MATCH": "MATCH (a:Session {id: $s}) MATCH (a:Session {id: $v})",
+    "another property": "MATCH (a:Session {id: $s}), (a {kind: $v})",
+    "another property and the label": "MATCH (a:Session {id: $s}), (a:Session {kind: $v})",
+    "a label": "MATCH (a:Session {id: $s}) MATCH (a:Old)",
+    "another name": "MATCH (a:Session {id: $s}) WITH a AS b MATCH (b:Session {id: $v})",
+    "a relationship": "MATCH (a:Session {id: $s}) MATCH (a)-[:CALLED]->(:Tool {name: $v})",
+    "an optional one": "MATCH (a:Session {id: $s}) OPTIONAL MATCH (a)-[c:CALLED]->() WITH a, c WHERE c.at = $v WITH a",
+    "a condition": "MATCH (a:Session {id: $s}) WHERE a.kind = $v",
+    "a key that it changes": "MATCH (a:Session {id: $s}) SET a.id = $v WITH a MATCH (b:Session {id: $s})",
+    "a map that it changes": "MATCH (a:Session {id: $s}) SET a += $v WITH a MATCH (b:Session {id: $s})",
+    "a label that it takes": "MATCH (a:Session {id: $s}) REMOVE a:Session WITH a MATCH (b:Session {id: $s})",
+    "a made one": "MERGE (a:Session {id: $s}) WITH a MATCH (a:Session {id: $v})",
+}
+
+
+@pytest.mark.parametrize("drops", DROPS.values(), ids=DROPS)
+@pytest.mark.parametrize("apart", [(), (5,)], ids=["columns", "rows"])
+def test_what_drops_rows_makes_no_later_merge_sure(tmp_path: Path, drops: str, apart: Collection[int]) -> None:
+    tool = "MERGE (t:Tool {name: $t})"
+    rows = Rows(ruleset(tmp_path, only=ONLY, drops=f"{drops} {tool}", use=USE, tool=tool))
+    made = [
+        rows.row("only", s="a"),
+        rows.row("drops", s="a", v="b", t="x"),
+        rows.row("tool", t="y"),
+        rows.row("use", t="x"),
+        rows.row("tool", t="x"),
+        rows.row("use", t="z"),
+    ]
+    order = [number for _, numbers in rows.steps(*made, apart=apart) for number in numbers]
+    assert order.index(3) < order.index(4)
+
+
+def test_a_truth_value_names_no_entity_with_the_number_one(tmp_path: Path) -> None:
+    rows = Rows(ruleset(tmp_path, only=ONLY, matched=MATCHED, use=USE))
+    made = [rows.row("only", s=True), rows.row("matched", s=1, t="x"), rows.row("use", t="x")]
+    order = [number for _, numbers in rows.steps(*made, rows.row("matched", s=1, t="x")) for number in numbers]
+    assert order == [0, 1, 2, 3]
 
 
 def test_a_merge_of_another_shape_may_make_a_second_entity(tmp_path: Path) -> None:
@@ -294,3 +336,52 @@ def test_a_merge_stays_behind_what_looked_for_its_entity_before(tmp_path: Path) 
     made = [rows.row(name, s=s) for name, s in zip(("only", "read", "read", "only", "read"), "bbaaa", strict=True)]
     assert rows.steps(*made) == [("only", [0]), ("read", [1, 2]), ("only", [3]), ("read", [4])]
     assert rows.steps(*made[:2], *made[3:]) == [("only", [0, 2]), ("read", [1, 3])]
+
+
+def calls(rows: Rows, made: Iterable[BoundMutation], **apart: Collection[int]) -> int:
+    """Return how many functions it takes to put rows into steps."""
+    count = 0
+
+    def note(_frame: object, event: str, _of: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    numbered = list(zip(made, range(1_000_000), strict=False))
+    rows.arranger.prepare({id(row.mutation.cypher): row.mutation.cypher for row, _ in numbered})
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        rows.arranger.arrange(numbered, **apart)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def test_what_needs_what_needs_what_was_made_takes_no_longer_than_row_by_row(tmp_path: Path) -> None:
+    depth, width = 6, 4
+    chain = {"base": "MERGE (n:L0 {id: $s}) MERGE (x:X0 {id: $s})"}
+    for level in range(1, depth):
+        for number in range(width):
+            found, made = f"MATCH (p:L{level - 1} {{id: $s}})", f"MERGE (n:L{level} {{id: $s}})"
+            chain[f"m{level}_{number}"] = f"{found} {made} MERGE (x:X{level}w{number} {{id: $s}})"
+    chain["end"] = f"MATCH (p:L{depth - 1} {{id: $s}}) SET p.x = $s"
+    rows = Rows(ruleset(tmp_path, **chain))
+    batch = [rows.row(name, s=str(number % 4)) for number in range(8) for name in chain]
+    assert len(rows.steps(*batch)) == len(chain)
+    assert calls(rows, batch) < 2 * calls(rows, batch, apart={-1})
+
+
+@pytest.mark.parametrize("same", [False, True], ids=["of their own", "the same"])
+def test_many_mutations_of_one_entity_take_no_longer_than_row_by_row(tmp_path: Path, same: bool) -> None:
+    names = ["p0" if same else f"p{number}" for number in range(200)]
+    fan = {f"set{number}": f"MATCH (u:User {{id: $s}}) SET u.{name} = {number}" for number, name in enumerate(names)}
+    rows = Rows(ruleset(tmp_path, only="MERGE (u:User {id: $s})", **fan))
+    made = [rows.row(name, s=str(number)) for number in range(6) for name in ("only", *fan)]
+    assert calls(rows, made) < 2 * calls(rows, made, apart={-1})
+
+
+def test_mutations_that_need_each_other_at_any_depth_are_put_into_steps(tmp_path: Path) -> None:
+    chain = {f"m{n}": f"MATCH (p:L{n - 1} {{id: $s}}) MERGE (n:L{n} {{id: $s}})" for n in range(1, 400)}
+    rows = Rows(ruleset(tmp_path, m0="MERGE (n:L0 {id: $s})", **chain, last="MATCH (n:L399 {id: $s}) SET n.x = $s"))
+    made = [rows.row(name, s=s) for s in "aba" for name in ("m0", *chain, "last")]
+    assert len(rows.steps(*made)) == 401

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 import pytest
@@ -13,8 +14,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.services.fixtures import Logs
 
-from graphweft_contracts import ContextReply, ContextRequest, Event, QueryFailed
+from graphweft_contracts import ContextReply, ContextRequest, Event, QueryFailed, wire
+from graphweft_rules import RuleSet
 from graphweft_workers import telemetry
+from graphweft_workers.engine.log.read import LoggedEvent
+from graphweft_workers.ports.event_decoder import PlainEvent, decode
+from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.processes.traced import traced
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.settings.telemetry import TraceVariables
@@ -30,7 +35,7 @@ ONE, OTHER = "a" * 32, "b" * 32
 
 @dataclass(frozen=True)
 class Seen:
-    event: Event
+    plain: Event
 
 
 def seen(number: int, trace: str | None) -> Seen:
@@ -66,7 +71,7 @@ def linked(span: ReadableSpan) -> list[int]:
         ([seen(1, ONE), seen(2, None)], [1], None),
         ([seen(1, None)], [], None),
         ([seen(number, ONE) for number in range(1, 1_001)], list(range(873, 1_001)), 1_000),
-        ([Seen(seen(1, ONE).event.model_copy(update={"traceparent": "x" * 100_000}))], [], None),
+        ([Seen(seen(1, ONE).plain.model_copy(update={"traceparent": "x" * 100_000}))], [], None),
         ([seen(1, ONE), seen(1, ONE)], [1], 1),
     ],
 )
@@ -80,6 +85,22 @@ def test_a_batch_links_to_its_senders_and_is_part_of_their_only_trace(
     assert (None if span.parent is None else span.parent.span_id) == parent
     assert (span.attributes or {})["messaging.batch.message_count"] == len(events)
     assert SECRET not in span.to_json()
+
+
+def test_spans_and_entries_of_the_log_take_ids_from_events_of_which_no_model_was_made(
+    exported: InMemorySpanExporter,
+) -> None:
+    fields = wire.encode(seen(1, ONE).plain)
+    entry = Entry(offset="1-0", fields=fields, received=datetime(2026, 1, 1, tzinfo=UTC))
+    event = LoggedEvent(entry, decode(fields, entry.received), RuleSet({}))
+    with (
+        tracing_spans.received(3, "group", [[event]], began=None),
+        tracing_spans.processed("acme", 3, "group", [event]),
+        ids_of([event]),
+    ):
+        assert with_ids(None, "info", {})["event_id"] == "e1"
+    assert [linked(span) for span in exported.get_finished_spans()] == [[1], [1]]
+    assert isinstance(event.plain, PlainEvent)
 
 
 def test_a_span_names_the_type_of_an_error_and_not_its_text(exported: InMemorySpanExporter) -> None:

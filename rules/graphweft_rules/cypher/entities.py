@@ -104,6 +104,9 @@ class EntityReader:
         self._derived: dict[str, list[Entity]] = {}
         """Plain value -> the entities whose properties it is computed from."""
         self._certain = True
+        """Whether every row gets here, if it finds all that has ``Action.finds``."""
+        self._changed: set[str] = set()
+        """The properties and labels that the query has written so far: a look-up by them may not find what it would."""
         self._unwound: dict[str, LookupKey] = {}
         """Variable of an UNWIND -> the list, if it is a parameter."""
 
@@ -184,6 +187,7 @@ class EntityReader:
                 if pattern.map_parameter and keyword != "CREATE":
                     raise Opaque("the properties of the look-up are known only when the query runs")
             elif pattern.labels or pattern.alternatives or pattern.properties:
+                self._certain = False  # it only drops rows whose node is another one
                 self._read_map(thing, pattern)
             if known is not None:
                 continue
@@ -220,6 +224,8 @@ class EntityReader:
         [node, *others] = path.nodes
         plain = not (node.alternatives or node.excluding or node.map_parameter or node.where or others)
         if not plain or not node.labels or len(node.properties) != 1 or self._key(node.properties[0].value) is None:
+            return ""
+        if not self._changed.isdisjoint((ANYTHING, node.properties[0].name, *node.labels)):
             return ""
         return f"{':'.join(sorted(node.labels))} {node.properties[0].name}"
 
@@ -287,6 +293,7 @@ class EntityReader:
             raise Opaque(f"{item.variable!r} is set, but is not a node or relationship of a pattern")
         if item.kind == "label":
             thing.names.update(item.names)
+            self._changed.update(item.names)
             self.acts.extend(Action(thing=thing, access="write", label=label) for label in item.names)
         elif item.kind == "property":
             pairs = [(item.names[0], item.value)]
@@ -301,6 +308,7 @@ class EntityReader:
     def _write(self, thing: Entity, pairs: Iterable[tuple[str, range | None]], *, if_created: bool) -> None:
         for name, span in pairs:
             value = None if span is None else self._key(span)
+            self._changed.add(name)
             self.acts.append(Action(thing=thing, access="write", name=name, if_created=if_created, value=value))
 
     def _delete(self, part: DeletePart) -> None:

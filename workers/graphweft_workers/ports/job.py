@@ -26,6 +26,11 @@ class JobEvent:
     entry: Entry | None = None
     """The entry on the bus; a worker always sets it."""
 
+    @property
+    def plain(self) -> Event:
+        """The event, by the name that it has where no model was made of it yet."""
+        return self.event
+
 
 class Job(Protocol):
     """One task on the events of memory, with positions of its own on the bus.

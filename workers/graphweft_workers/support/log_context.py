@@ -8,20 +8,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, Any, Final, Protocol
-
-if TYPE_CHECKING:
-    from graphweft_contracts import Event
+from typing import Any, Final, Protocol
 
 _IDS: Final[ContextVar[Mapping[str, str]]] = ContextVar("graphweft_log_ids", default={})  # noqa: B039 - never changed
+
+
+class EventIds(Protocol):
+    """The ids of an event, as its model and an event that was only read have them."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def appid(self) -> str:
+        """Its app."""
+        ...
+
+    @property
+    def chatid(self) -> str:
+        """Its chat."""
+        ...
+
+    @property
+    def traceparent(self) -> str | None:
+        """The span that sent it."""
+        ...
+
+    @property
+    def tracestate(self) -> str | None:
+        """What further belongs to that span."""
+        ...
 
 
 class EventCarrier(Protocol):
     """Something that has an event."""
 
     @property
-    def event(self) -> Event:
-        """The event."""
+    def plain(self) -> EventIds:
+        """The event, as it was read: nothing makes a model for its ids."""
         ...
 
 
@@ -46,7 +72,7 @@ class LogIds:
 
 def ids_of(events: Sequence[EventCarrier]) -> LogIds:
     """Return the ids for events of one app, at least one: of a single one also its own, and its chat."""
-    first = events[0].event
+    first = events[0].plain
     if len(events) == 1:
         return LogIds(app_id=first.appid, chat_id=first.chatid, event_id=first.id)
     return LogIds(app_id=first.appid)

@@ -110,7 +110,7 @@ def _batch(
     began_ns: int | None = None,
 ) -> AbstractContextManager[OpenSpan]:
     links = list(_links(events))
-    traces = {None if (name := each.event.traceparent) is None else name[3:35] for each in events}
+    traces = {None if (name := each.plain.traceparent) is None else name[3:35] for each in events}
     return tracer.span(
         f"{operation} {EVENTS}",
         "CLIENT" if operation == "receive" else "CONSUMER",
@@ -134,7 +134,7 @@ def _links(events: Sequence[EventCarrier]) -> Iterator[Link]:
     """Yield the spans that sent the last events, each once, in order."""
     found: dict[str, Link] = {}
     for each in reversed(events):
-        event = each.event
+        event = each.plain
         if event.traceparent is None or event.traceparent in found:
             continue
         if (trace := TraceContext.of(event.traceparent, event.tracestate)) is not None:

@@ -452,8 +452,8 @@ def _merged(probe: Probe, other: Probe) -> Probe:
 
 
 def _value(value: Any) -> _Value:
-    # Servers compare integers and text as Python does; other values differ.
-    return value if isinstance(value, str | int) else _ANY
+    # Servers compare integers and text as Python does; other values differ, and so do true and 1.
+    return value if type(value) is str or type(value) is int else _ANY
 
 
 def _everywhere(group: _Group) -> list[int]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.services.pattern_steps import Steps
 from tests.services.planted_statements import Pair, planted
 
-from graphweft_workers.features.memory.claims import Claim, is_all_stated, statements, without
+from graphweft_workers.features.memory import claims as module
+from graphweft_workers.features.memory.claims import ENGLISH, Claim, is_all_stated, statements, without
 from graphweft_workers.features.memory.predicates import key_of
 
 
@@ -101,6 +103,108 @@ def test_what_planted_statements_end_by_rules() -> None:
     assert [pair for pair in pairs if ended(pair) and not pair.ends] == []
     assert [pair for pair in pairs if pair.ends and not ended(pair) and not pair.is_beyond_rules] == []
     assert sum(map(ended, pairs)) >= 0.8 * sum(pair.ends for pair in pairs)
+
+
+def ends(first: str, second: str) -> bool:
+    return any(is_ended(one, by) for one in claims(first) for by in claims(second))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("I'm allergic to nuts.", "I'm not allergic to nuts with shells."),
+        ("I'm allergic to dairy.", "I'm not allergic to dairy from goats."),
+        ("I love pizza.", "I don't like pizza with pineapple."), ("I work for Acme.", "I work with Peter."),
+        ("I work for Google.", "I lost my job application."), ("I live in Paris.", "I live in Lyon at weekends."),
+        ("I live in Paris.", "I live in Nice in summer."), ("I live in Paris.", "I live in Lyon, too."),
+        ("I live in Paris.", "I also live in Lyon."), ("I live in Paris.", "I usually live in Lyon."),
+        ("I live in Paris.", "This summer I live in Nice."), ("I live in Paris.", "I live in Nice for now."),
+        ("I live in Oslo.", "I moved to Linux."), ("I live in Oslo.", "I moved to Apple Music."),
+        ("I live in Oslo.", "I moved from Windows to Linux."),
+        ("I live in Oslo.", "I moved to Bergen and back to Oslo."),
+        ("I live in Oslo.", "I moved to Bergen, but I came back."), ("I live in Oslo.", "I live in Bergen, I wish."),
+        ("I live in Oslo, Norway.", "I live in Norway."), ("I live in Oslo.", "We live in Bergen, she says."),
+        ("I'm dating Kim.", "I'm single-minded."), ("I'm married to Anna.", "I'm divorced from reality today."),
+        ("I'm married to Anna.", "We split up the bill."), ("I'm married to Anna.", "Kim is my partner in crime."),
+        ("My birthday is May 4th.", "My birthday is on a Monday this year."),
+        ("My phone number is 12345.", "My phone is broken."), ("My name is Robert.", "My friends call me Bob."),
+        ("I have a dog called Rex.", "My dog Max died."), ("I have a cat.", "My cat died laughing."),
+        ("I have a car.", "I lost my car in the parking lot."), ("I have a dog house.", "I sold my house."),
+        ("I have a red bicycle.", "I sold my old bicycle."),
+        ("I prefer a window seat.", "I prefer an aisle seat on long flights."),
+        ("I'm vegetarian.", "I'm vegan for January."), ("I'm vegetarian.", "I'm vegan curious."),
+        ("I work as a nurse.", "I work as a DJ at weekends."), ("I study law.", "I study Spanish in the evening."),
+        ("I drive a Volvo.", "I drive a Porsche in a video game."), ("I drive a Volvo.", "I drive a rented Porsche."),
+        ("I drink coffee.", "I don't drink coffee any more than you do."),
+        ("I love tea.", "I hate tea when it is cold."), ("I love tea.", "I hate tea that is cold."),
+    ],
+)  # fmt: skip
+def test_a_sentence_that_says_more_than_a_claim_ends_nothing(first: str, second: str) -> None:
+    assert not ends(first, second)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("I live in Oslo.", "I moved to Bergen."), ("I live in Oslo.", "I live in Bergen since 2019."),
+        ("I live in Oslo.", "I live in Bergen again these days."),
+        ("I live in Oslo.", "Last week I relocated to Littletown."),
+        ("I drink coffee.", "I don't drink coffee any more."),
+        ("I live in Oslo.", "i moved to Bergen"), ("Im dating Kim.", "im single"), ("ive got a dog", "My dog died."),
+        ("I live in Oslo.", "ive moved to Bergen"), ("I drink coffee.", "i dont drink coffee anymore"),
+        ("I like tea.", "I cant stand tea."),
+        ("We like tea.", "weve grown tired of tea"),
+    ],
+)  # fmt: skip
+def test_a_sentence_that_is_a_claim_ends_what_cannot_hold_with_it(first: str, second: str) -> None:
+    assert ends(first, second)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ("I have x" + ",i" * 195 + ". ") * 26, ",i" * 5_000, "and i " * 1_600, ". " * 5_000, "I am x. " * 1_250,
+        "\n".join(["I am x"] * 1_400), "I live in Oslo" + ",i live in Oslo" * 660, ",i" * 199,
+    ],
+)  # fmt: skip
+def test_few_parts_of_a_message_and_an_event_are_compared_with_patterns(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    claim_of = module._claim
+
+    def counted(part: str, language: module.Language) -> Claim | None:
+        looks.append(part)
+        return claim_of(part, language)
+
+    monkeypatch.setattr(module, "_claim", counted)
+    found = list(statements(text))
+    assert len(looks) <= 90
+    is_all_stated(text, found)
+    looks.clear()
+    reader = module.EventReader()
+    for _ in range(50):
+        reader.statements(text, year=2026)
+    assert len(looks) <= 300
+    assert sum(map(len, looks)) <= 60_000
+
+
+def test_of_an_event_that_says_much_each_message_is_read_or_not() -> None:
+    reader = module.EventReader()
+    text = "I own a boat. " * 30
+    assert [len(reader.statements(text, year=2026)) for _ in range(4)] == [30, 30, 30, 0]
+    long = "The rain is heavy. " * 520 + "I own a boat."
+    reader = module.EventReader()
+    assert [len(reader.statements(long, year=2026)) for _ in range(3)] == [1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "text", ["I moved from A" + " A" * 190, "today " * 66, "I have a " + "red " * 97, "I" + " now" * 99]
+)
+def test_patterns_take_few_steps(text: str) -> None:
+    for form in ENGLISH.patterns:
+        Steps(form.words).match(text, most=20_000)
+    list(Steps(ENGLISH.tail).spans(text, most=100_000))
 
 
 def test_long_rows_of_words_take_no_time_to_speak_of() -> None:

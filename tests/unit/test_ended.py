@@ -36,7 +36,13 @@ def test_a_memory_has_ended_if_all_that_it_tells_has() -> None:
         ("three", False, "2026-03", "m1", "s1"), ("four", True, "2026-02", "m1", "s1"),
         ("four", True, "2026-03", None, "s2"),
     ]  # fmt: skip
-    assert read_ended(rows) == {
+    assert read_ended(rows, "2026-04") == {
         "one": Ended(until="2026-03", by_memory="m1", by_statement="s1"),
         "four": Ended(until="2026-03", by_memory=None, by_statement="s2"),
     }
+
+
+def test_a_statement_with_a_time_to_come_ends_nothing_yet() -> None:
+    rows = [("one", True, "2026-03-05T10:00:00", "m1", "s1")]
+    assert read_ended(rows, "2026-03-05T09:59:59") == {}
+    assert list(read_ended(rows, "2026-03-05T10:00:00")) == ["one"]

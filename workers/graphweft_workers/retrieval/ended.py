@@ -54,14 +54,14 @@ def ended_query(
     )
 
 
-def read_ended(rows: Iterable[Sequence[Any]]) -> dict[str, Ended]:
-    """Return what has ended, by key; ``rows`` are those of ``ended_query``."""
+def read_ended(rows: Iterable[Sequence[Any]], now: str) -> dict[str, Ended]:
+    """Return what had ended at the time ``now``, by key; ``rows`` are those of ``ended_query``."""
     of_key: dict[str, list[Sequence[Any]]] = {}
     for row in rows:
         of_key.setdefault(row[0], []).append(row)
     found: dict[str, Ended] = {}
     for key, statements in of_key.items():
-        if all(whole and until is not None for _, whole, until, _, _ in statements):
+        if all(whole and until is not None and until <= now for _, whole, until, _, _ in statements):
             _, _, until, memory, statement = max(statements, key=lambda row: (row[2], row[4]))
             found[key] = Ended(until=until, by_memory=memory, by_statement=statement)
     return found

@@ -463,7 +463,7 @@ class _Search:
             self._dialect, targets[wanted[0][0]].scope,
             [key for of, key in wanted if of == memories], [key for of, key in wanted if of == alone],
         )  # fmt: skip
-        ended = read_ended((await self._ask(asked)).rows)
+        ended = read_ended((await self._ask(asked)).rows, utc_text(self._at))
         self._ended |= {at: ended.get(at[1]) for at in wanted}
 
     def _ender(self, targets: Sequence[SearchTarget], ended: Ended) -> tuple[int, str] | None:

@@ -3,7 +3,8 @@
 A statement is a sentence of a user that tells something lasting, or a part of one: not a question, a greeting, a wish
 to the assistant or a condition. Some make a claim: subject, predicate and object, and whether it holds ("I no
 longer eat meat" says that it does not). What is in the past ("I used to live in Oslo"), to come, quoted or doubtful
-makes none, so it ends nothing. In doubt a sentence makes no claim.
+makes none, so it ends nothing. A claim is all that its part of the sentence says, but for a few words of time ("now",
+"since March"): "I live in Nice in summer" makes none. In doubt a sentence makes no claim.
 
 The words are English. A language is a ``Language``: its patterns, and the words that take a claim back.
 """
@@ -13,15 +14,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
+from graphweft_workers.features.memory.places import PLACES
 from graphweft_workers.retrieval.empty_turns import tells_nothing
 from graphweft_workers.text.terms import name_key
 
 LONGEST: Final = 10_000
 """Characters of a message that are read for statements: a longer one is a document, whose memory has it all."""
-MOST: Final = 100
-"""Statements of one message."""
+LONGEST_OF_EVENT: Final = 20_000
+"""Characters of all messages of an event."""
+_SENTENCES: Final = 30
+"""Sentences of a message in the first person that are read."""
+_SENTENCES_OF_EVENT: Final = 100
+_PARTS: Final = 3
+"""Parts of a sentence, of which the last has the rest."""
+_PIECES: Final = 1_000
+"""Between ends of sentences. Beyond them, a message is no prose."""
 _LONGEST_SENTENCE: Final = 400
 """Characters: a longer one makes no claim, and is no statement."""
 _LONGEST_OBJECT: Final = 80
@@ -62,7 +72,7 @@ class UserStatement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimForm:
-    """A form of words that makes a claim: the group ``what`` is the object, and ``who`` the subject."""
+    """A form of words that is a claim as a whole: the group ``what`` is the object, and ``who`` the subject."""
 
     words: re.Pattern[str]
     predicate: str
@@ -70,7 +80,9 @@ class ClaimForm:
     is_name: bool = False
     """Whether the object is a name, which begins with a capital letter."""
     is_kind: bool = False
-    """Whether only the last word of the object counts: "a red bicycle" is a bicycle."""
+    """Whether only the kind of the object counts: "a red bicycle" is a bicycle."""
+    is_place: bool = False
+    """Whether the object is a known place: who moved to Linux lives where they did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +91,12 @@ class Language:
 
     lead: re.Pattern[str]
     """Words before a claim, which say nothing of it."""
+    tail: re.Pattern[str]
+    """Words of time behind a claim."""
+    detail: re.Pattern[str]
+    """Words by which an object is more than a thing: "nuts with shells"."""
+    undone: re.Pattern[str]
+    """Words by which another part of the sentence may take a claim back."""
     patterns: Sequence[ClaimForm]
     own: re.Pattern[str]
     """Words of the first person."""
@@ -94,27 +112,39 @@ class Language:
 
 def statements(text: str, *, year: int = 0) -> Iterator[UserStatement]:
     """Yield what a message of a user states, in order. ``year`` is that of the message: "in 2019" is past then."""
-    plain = text[:LONGEST].replace("\u2019", "'")
-    count = 0
-    for sentence in _SENTENCE.split(plain):
-        said = " ".join(sentence.split())
-        if not said or len(said) > _LONGEST_SENTENCE or tells_nothing(said, "user") or said.endswith("?"):
+    for sentence in islice(_own_sentences(text), _SENTENCES):
+        if tells_nothing(sentence, "user") or sentence.endswith("?"):
             continue
-        for part in _parts(said, ENGLISH, year):
-            claim = _claim(part, ENGLISH, year)
-            if claim is None and not _is_statement(part, ENGLISH):
-                continue
-            yield UserStatement(text=part, claim=claim)
-            count += 1
-            if count == MOST:
-                return
+        for part, claim in _parts(sentence, ENGLISH, year):
+            if claim is not None or _is_statement(part, ENGLISH):
+                yield UserStatement(text=part, claim=claim)
+
+
+@dataclass(slots=True)
+class EventReader:
+    """Reads what the messages of one event state: of each all or, once the event says too much, nothing."""
+
+    _characters: int = LONGEST_OF_EVENT
+    _sentences: int = _SENTENCES_OF_EVENT
+
+    def statements(self, text: str, *, year: int) -> list[UserStatement]:
+        """Return the statements of the next message."""
+        self._characters -= min(len(text), LONGEST)
+        if self._characters < 0:
+            return []
+        self._sentences -= sum(1 for _ in islice(_own_sentences(text), _SENTENCES))
+        return list(statements(text, year=year)) if self._sentences >= 0 else []
 
 
 def is_all_stated(text: str, found: Sequence[UserStatement]) -> bool:
     """Tell whether the statements are all that a message tells, so that nothing else of it is lost when they end."""
-    left = [part for part in _SENTENCE.split(without(text, found)) if re.search(r"[^\W_]", part)]
-    return all(tells_nothing(part, "user") or ENGLISH.empty.match(part.strip()) or _JOIN.fullmatch(part.strip(" ,;.!"))
-               for part in left)  # fmt: skip
+    if len(text) > LONGEST:
+        return False
+    left = [part for part in _SENTENCE.split(without(text, found)) if _LETTER.search(part)]
+    return len(left) <= _SENTENCES and all(
+        tells_nothing(part, "user") or ENGLISH.empty.match(part.strip()) or _JOIN.fullmatch(part.strip(" ,;.!"))
+        for part in left
+    )
 
 
 def without(text: str, found: Iterable[UserStatement]) -> str:
@@ -125,64 +155,95 @@ def without(text: str, found: Iterable[UserStatement]) -> str:
     return rest
 
 
-def _parts(sentence: str, language: Language, year: int) -> list[str]:
-    """Return the parts of a sentence: it is divided where what is before makes a claim."""
-    found: list[str] = []
+def _own_sentences(text: str) -> Iterator[str]:
+    """Yield the sentences with a word of the first person."""
+    plain = text[:LONGEST].replace("\u2019", "'")
+    for sentence in _SENTENCE.split(plain, maxsplit=_PIECES)[:_PIECES]:
+        if ENGLISH.own.search(sentence) is None:
+            continue
+        said = " ".join(sentence.split())
+        if len(said) <= _LONGEST_SENTENCE:
+            yield said
+
+
+def _parts(sentence: str, language: Language, year: int) -> list[tuple[str, Claim | None]]:
+    """Return the parts of a sentence with their claims: it is divided where what is before makes a claim."""
+    found: list[tuple[str, Claim | None]] = []
     begin = 0
-    for match in language.parts.finditer(sentence):
+    for match in islice(language.parts.finditer(sentence), _PARTS - 1):
         before = sentence[begin : match.start()].strip()
-        if before and _claim(before, language, year) is not None:
-            found.append(before)
+        if before and (claim := _claim(before, language)) is not None:
+            found.append((before, claim))
             begin = match.end()
-    return [*found, sentence[begin:].strip()]
+    last = sentence[begin:].strip()
+    found.append((last, _claim(last, language)))
+    if all(claim is None for _, claim in found):
+        return found
+    if _QUOTES.search(sentence) or any(int(each) != year for each in _YEAR.findall(sentence)):
+        return [(sentence, None)]
+    if language.unsure.search(_spelt(sentence)):
+        return [(sentence, None)]
+    if any(claim is None and language.undone.search(_spelt(part)) for part, claim in found):
+        return [(part, None) for part, _ in found]
+    return found
 
 
 def _is_statement(part: str, language: Language) -> bool:
-    return language.own.search(part) is not None and language.empty.match(part) is None and not _QUOTES.search(part)
+    if language.own.search(part) is None or _QUOTES.search(part):
+        return False
+    return language.empty.match(_spelt(part)) is None
 
 
-def _claim(part: str, language: Language, year: int) -> Claim | None:
-    """Return the first claim of a part of a sentence."""
-    if _QUOTES.search(part) or language.unsure.search(part):
-        return None
-    if any(int(each) != year for each in _YEAR.findall(part)):
-        return None
+def _spelt(text: str) -> str:
+    """Return a text with the apostrophes that people leave out."""
+    return _NO_APOSTROPHE.sub(r"\1'\2", text)
+
+
+def _claim(part: str, language: Language) -> Claim | None:
+    """Return the claim that a part of a sentence is, with nothing more than words of time."""
+    part = _spelt(part).rstrip(" .!,;")
+    for _ in range(_TAILS):
+        tail = language.tail.search(part, max(0, len(part) - _LONGEST_TAIL))
+        if tail is None:
+            break
+        part = part[: tail.start()].rstrip(" ,")
     lead = language.lead.match(part)
     begin = lead.end() if lead else 0
-    for pattern in language.patterns:
-        match = pattern.words.match(part, begin)
-        if match is None:
-            continue
-        groups = match.groupdict()
-        what = _trimmed(groups.get("what") or "")
-        if len(what) > _LONGEST_OBJECT or (pattern.is_name and not _is_name(what)):
-            continue
-        if not what and groups.get("any") is None:
-            continue
-        if pattern.is_kind and what:
-            what = _KIND.sub("", what).split()[-1] if _KIND.sub("", what).split() else what
-        if _ABOUT_THIS.match(what):
-            continue
-        predicate = pattern.predicate
-        of = groups.get("of")
-        if of:
-            predicate = f"{predicate} {_BASES.get(name_key(of), name_key(of))}"
-        who = " ".join((groups.get("who") or "").split())
-        low = name_key(who)
-        own = not who or language.own.fullmatch(low) is not None
-        sure = own or low.removeprefix("my ") in language.one_of_a_kind or _is_name(who.split(" ")[-1])
-        return Claim(
-            subject=USER if own else low, predicate=predicate, object=what, holds=pattern.holds, is_sure=sure,
-        )  # fmt: skip
+    for form in language.patterns:
+        match = form.words.fullmatch(part, begin)
+        if match is not None and (claim := _claim_of(match, form, language)) is not None:
+            return claim
     return None
 
 
-def _trimmed(what: str) -> str:
-    before = None
-    while before != what:
-        before = what
-        what = _TAIL.sub("", what).strip(" .,!;:'")
-    return what
+def _claim_of(match: re.Match[str], form: ClaimForm, language: Language) -> Claim | None:
+    groups = match.groupdict()
+    what = (groups.get("what") or "").strip()
+    if len(what) > _LONGEST_OBJECT or (form.is_name and not _is_name(what)):
+        return None
+    if form.is_place and _ARTICLE.sub("", name_key(what)) not in PLACES:
+        return None
+    if not what and groups.get("any") is None:
+        return None
+    if not form.is_name and (_ABOUT_THIS.match(what) or language.detail.search(what)):
+        return None
+    if form.is_kind:
+        kind = _KIND.sub("", what)
+        # "I sold my old boat" may be said of one of two.
+        if not form.holds and kind != what:
+            return None
+        what = kind
+    predicate = form.predicate
+    of = groups.get("of")
+    if of:
+        predicate = f"{predicate} {_BASES.get(name_key(of), name_key(of))}"
+    who = " ".join((groups.get("who") or "").split())
+    low = name_key(who)
+    own = not who or language.own.fullmatch(low) is not None
+    sure = own or low.removeprefix("my ") in language.one_of_a_kind or _is_name(who.split(" ")[-1])
+    return Claim(
+        subject=USER if own else low, predicate=predicate, object=what, holds=form.holds, is_sure=sure,
+    )  # fmt: skip
 
 
 def _is_name(what: str) -> bool:
@@ -192,19 +253,19 @@ def _is_name(what: str) -> bool:
 
 _ARTICLE: Final = re.compile(r"^(?:a|an|the|my|our|some|any) ")
 _JOIN: Final = re.compile(r"(?:and|but|so|also|then|or)", re.IGNORECASE)
-_YEAR: Final = re.compile(r"\b(?:in|since|from|back in|of) ((?:19|20)\d\d)\b", re.IGNORECASE)
-_TAIL: Final = re.compile(
-    r" (?:now|currently|nowadays|today|again|instead|anymore|any more|any longer|these days|at the moment|"
-    r"from now on|for now|though|too|as well|please|actually|officially|"
-    r"(?:since|as of|starting|from) \S+(?: \S+)?|(?:last|this) (?:week|month|year|spring|summer|autumn|"
-    r"fall|winter|\w+day)|"
-    r"(?:in|on) (?:january|february|march|april|may|june|july|august|september|october|november|december|\w+day)|"
-    r"yesterday|recently|(?:a|two|three|some|few|couple of) (?:days|weeks|months) ago|"
-    r"(?:and|but|because|so|since|which|who|where|when|while|although|with)\b.*)$",
+_YEAR: Final = re.compile(r"\b(?:in|from|back in|of) ((?:19|20)\d\d)\b", re.IGNORECASE)
+_LETTER: Final = re.compile(r"[^\W_]")
+_NO_APOSTROPHE: Final = re.compile(
+    r"\b(i(?=m\b|ve\b)|we(?=ve\b)|(?:do|does|did|ca|wo|is|was|has|have|had|would|could|should)n(?=t\b))(m|ve|t)\b",
     re.IGNORECASE,
 )
-"""What stands behind an object and is no part of it."""
-_KIND: Final = re.compile(r" (?:called|named|from|for|with|that|which|of|in|at)\b.*$", re.IGNORECASE)
+_TAILS: Final = 3
+_LONGEST_TAIL: Final = 40
+_QUALITY: Final = (
+    r"(?:small|little|tiny|big|large|huge|old|new|young|nice|cute|lovely|beautiful|red|green|blue|yellow|black|white|"
+    r"brown|gr[ae]y|orange|pink|purple|silver)"
+)
+_KIND: Final = re.compile(rf"^(?:{_QUALITY} )+| (?:called|named) [\w' -]+$", re.IGNORECASE)
 _ABOUT_THIS: Final = re.compile(
     r"(?:it|this|that|them|him|her|you|your|these|those|what|how|when|to (?:know|ask|see|say|talk|thank|hear))\b",
     re.IGNORECASE,
@@ -229,17 +290,27 @@ _ORIGINS: Final = frozenset({
 # English
 
 _LEAD: Final = (
-    r"(?:(?:hi|hello|hey|well|yes|no|oh|ok|okay|so|and|but|also|actually|now|today|yesterday|recently|"
-    r"finally|currently|"
+    r"(?:(?:hi|hello|hey|well|yes|no|oh|ok|okay|so|and|but|actually|now|today|yesterday|recently|finally|currently|"
     r"anyway|sorry|please|nowadays|these days|by the way|btw|fyi|for the record|just so you know|"
     r"please (?:note|remember)(?: that)?|remember(?: that)?|note(?: that)?|update|correction|news|good news|"
     r"bad news|big news|guess what|from now on|as of \w+|since (?:last )?\w+|"
-    r"(?:last|this) (?:week|month|year|spring|summer|autumn|winter|\w+day)|a (?:week|month) ago)\b[,:!.\s-]*){0,5}"
+    r"last (?:week|month|year|spring|summer|autumn|winter|\w+day)|a (?:week|month) ago)\b[,:!.\s-]*){0,5}"
 )
-_OFTEN: Final = (
-    r"(?: (?:really|also|still|now|just|always|usually|generally|absolutely|particularly|currently|recently|finally|"
-    r"actually|already|officially|mostly|mainly)){0,3}"
+_WHEN: Final = (
+    r"(?:(?:19|20)\d\d|yesterday|today|week|month|year|spring|summer|autumn|fall|winter|january|february|march|april|"
+    r"may|june|july|august|september|october|november|december|(?:mon|tues|wednes|thurs|fri|satur|sun)day)"
 )
+_TAIL: Final = (
+    r"(?:,? (?:now|currently|nowadays|today|yesterday|recently|again|instead|these days|from now on|please|actually|"
+    rf"officially|(?:since|as of) (?:last )?{_WHEN}|last {_WHEN}|"
+    r"(?:a|two|three|some|a few|a couple of) (?:days?|weeks?|months?) ago))$"
+)
+_DETAIL: Final = (
+    r"\b(?:with|from|at|in|on|when|whenever|that|as|who|which|where|because|since|so|than|for|by|after|before|during|"
+    r"while|without|but|only|except|unless|though|although|too|more|most|much|not|just|every|sometimes|often|here|"
+    r"there|today|yesterday|tonight|weekends?|am|is|are|was|were|i|you|he|she|they|we)\b"
+)
+_OFTEN: Final = r"(?: (?:really|still|now|just|absolutely|currently|recently|finally|actually|already|officially)){0,3}"
 _I: Final = r"(?:i|we)"
 _I_AM: Final = r"(?:i am|i'm|we are|we're)"
 _I_HAVE: Final = r"(?:i(?: have|'ve)?|we(?: have|'ve)?)"
@@ -249,15 +320,11 @@ _KIN: Final = (
     r"grandpa|niece|nephew)"
 )
 _THEY: Final = rf"(?P<who>my {_KIN}(?: (?-i:[A-Z])[\w'-]*)?)"
-_WHAT: Final = r" (?P<what>(?:(?:Dr|Mrs?|Ms|Prof|St)\. )?[^\s,;:!?()][^,;:!?()\n]*?)(?:[,;!]|\.(?:\s|$)|$)"
+_WHAT: Final = r" (?P<what>(?:(?:Dr|Mrs?|Ms|Prof|St)\. )?[^,;:!?()\n]+)"
 _NAME: Final = (
-    r" (?P<what>(?:the )?(?:(?:Dr|Mrs?|Ms|Prof)\.? )?(?-i:[A-Z])[\w&-]*"
+    r" (?P<what>(?:the )?(?:(?:Dr|Mrs?|Ms|Prof|St)\.? )?(?-i:[A-Z])[\w&-]*"
     r"(?: (?:(?:de|da|do|la|le|am|der|upon|of|del|di) )?(?-i:[A-Z])[\w&-]*){0,3})"
-    r"(?=\s*(?:[,;!]|\.(?:\s|$)|$)| (?:now|from now|"
-    r"again|instead|since|as of|last|this|in|on|at|and|but|because|today|yesterday|recently|these days|with|near|"
-    r"close|by|where|which|who|so|while|though|although|too|also|anymore|any more|a \w+ ago|two \w+ ago)\b)"
 )
-"""A name, with what may stand behind it: "My wife is Anna's sister" names nobody."""
 _PARTNER: Final = r"(?:girlfriend|boyfriend|wife|husband|partner|fianc[e\u00e9]e?|spouse)"
 _ONE_SERVICE: Final = (
     r"(?:doctor|dentist|boss|manager|therapist|landlord|trainer|coach|supervisor|hairdresser|accountant|lawyer)"
@@ -271,6 +338,10 @@ _BASES: Final = dict(zip(_DOING[3:-1].replace("practi[sc]ing", "practising").spl
                          _DO[3:-1].replace("practi[sc]e", "practise").split("|"), strict=True)) | {
     "practicing": "practise", "practice": "practise",
 }  # fmt: skip
+_DATE: Final = (
+    r"(?P<what>(?:\d[\d./-]*(?:st|nd|rd|th)?(?: of)?(?: [a-z]+)?(?: \d+)?|(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|"
+    r"nov|dec)[a-z]* (?:the )?\d+(?:st|nd|rd|th)?(?: \d+)?))"
+)
 _BE_BACK: Final = r"(?:back |over |down |up |out |house )?"
 
 
@@ -282,11 +353,13 @@ def _ended(words: str, predicate: str, **more: bool) -> ClaimForm:
     return _pattern(words, predicate, holds=False, **more)
 
 
-_ANYMORE: Final = r" (?P<what>[^,;:!?()\n]+?) (?:anymore|any more|any longer)\b"
+_ANYMORE: Final = r" (?P<what>[^,;:!?()\n]+?) (?:anymore|any more|any longer)"
+_MAYBE_ANYMORE: Final = r" (?P<what>[^,;:!?()\n]+?)(?: (?:anymore|any more|any longer))?"
+_AT_FIRM: Final = r"(?: (?:at|for) (?:the )?(?-i:[A-Z])[\w&-]*(?: (?-i:[A-Z])[\w&-]*){0,3})?"
 _ENGLISH: Final = (
     # Where somebody lives
     _ended(rf"{_I}{_OFTEN} no longer live (?:in|at){_NAME}", "lives in", is_name=True),
-    _ended(rf"{_I}{_OFTEN} (?:don't|do not) live (?:in|at){_ANYMORE}", "lives in"),
+    _ended(rf"{_I}{_OFTEN} (?:don't|do not) live (?:in|at){_ANYMORE}", "lives in", is_name=True),
     _ended(rf"{_I_HAVE}{_OFTEN} moved (?:away from|out of){_NAME}", "lives in", is_name=True),
     _pattern(rf"{_I}{_OFTEN} (?:live|reside) (?:in|at|on){_NAME}", "lives in", is_name=True),
     _pattern(
@@ -294,7 +367,11 @@ _ENGLISH: Final = (
         "lives in", is_name=True,
     ),
     _pattern(
-        rf"{_I_HAVE}{_OFTEN} (?:moved|relocated) {_BE_BACK}(?:from [^,;.]+? )?to{_NAME}",
+        rf"{_I_HAVE}{_OFTEN} moved {_BE_BACK}(?:from (?-i:[A-Z])[\w -]*? )?to{_NAME}",
+        "lives in", is_name=True, is_place=True,
+    ),
+    _pattern(
+        rf"{_I_HAVE}{_OFTEN} (?:relocated|moved house) (?:from (?-i:[A-Z])[\w -]*? )?to{_NAME}",
         "lives in", is_name=True,
     ),
     _pattern(rf"{_I_HAVE}{_OFTEN} settled (?:down )?in{_NAME}", "lives in", is_name=True),
@@ -306,90 +383,70 @@ _ENGLISH: Final = (
         rf"(?:my|our){_OFTEN} (?:(?:new|current) )?(?:home|flat|apartment|house|place|address|home address) "
         rf"is{_OFTEN}(?: (?:in|at))?{_NAME}", "lives in", is_name=True,
     ),
-    _pattern(rf"{_I}{_OFTEN} call (?P<what>(?-i:[A-Z])[^,;:!?()\n]*?) (?:my )?home\b", "lives in"),
-    _pattern(rf"home is{_OFTEN}{_NAME}", "lives in", is_name=True),
-    _pattern(
-        rf"(?P<what>(?-i:[A-Z])[\w' -]*?) (?:is|has become){_OFTEN} (?:my|our) (?:new )?home\b",
-        "lives in", is_name=True,
-    ),
+    _pattern(rf"{_I}{_OFTEN} call{_NAME} (?:my )?home", "lives in", is_name=True),
+    _pattern(rf"{_NAME[1:]} (?:is|has become){_OFTEN} (?:my|our) (?:new )?home", "lives in", is_name=True),
     _pattern(rf"{_THEY}{_OFTEN} lives in{_NAME}", "lives in", is_name=True),
-    _pattern(rf"{_THEY}(?: has|'s)?{_OFTEN} moved {_BE_BACK}to{_NAME}", "lives in", is_name=True),
+    _pattern(rf"{_THEY}(?: has|'s)?{_OFTEN} moved {_BE_BACK}to{_NAME}", "lives in", is_name=True, is_place=True),
     # Work
-    _ended(rf"{_I}{_OFTEN} no longer work (?:at|for|with){_WHAT}", "works for"),
-    _ended(rf"{_I}{_OFTEN} (?:don't|do not) work (?:at|for|with){_ANYMORE}", "works for"),
-    _ended(rf"{_I_HAVE}{_OFTEN} (?:quit|left|lost) my job (?:at|with){_WHAT}", "works for"),
+    _ended(rf"{_I}{_OFTEN} no longer work (?:at|for|with){_NAME}", "works for", is_name=True),
+    _ended(rf"{_I}{_OFTEN} (?:don't|do not) work (?:at|for|with){_ANYMORE}", "works for", is_name=True),
+    _ended(rf"{_I_HAVE}{_OFTEN} (?:quit|left|lost) my job (?:at|with){_NAME}", "works for", is_name=True),
     _ended(
-        rf"{_I} (?:was|got|have been){_OFTEN} (?:fired(?! up)|laid off|let go)(?: (?:from|by) "
-        rf"(?P<what>[^,;:!?()\n]+?)(?:[,;!]|\.(?:\s|$)|$)|(?P<any>\b))", "works for",
+        rf"{_I} (?:was|got|have been){_OFTEN} (?:fired|laid off|let go) (?:from|by){_NAME}", "works for", is_name=True
     ),
-    _ended(rf"{_I_HAVE}{_OFTEN} (?:quit|left|lost) my job\b(?P<any>)(?P<what>)", "works for"),
-    _ended(
-        rf"(?:{_I_HAVE}{_OFTEN} retired(?! to)|{_I_AM}{_OFTEN} (?:unemployed|retired|out of "
-        rf"work))\b(?P<any>)(?P<what>)", "works for",
-    ),
+    _ended(rf"{_I} (?:was|got|have been){_OFTEN} (?:fired|laid off|let go)(?P<any>)", "works for"),
+    _ended(rf"{_I_HAVE}{_OFTEN} (?:quit|left|lost) my job(?P<any>)", "works for"),
+    _ended(rf"(?:{_I_HAVE}{_OFTEN} retired|{_I_AM}{_OFTEN} (?:unemployed|retired))(?P<any>)", "works for"),
     _pattern(
-        rf"{_I}{_OFTEN} work as an? (?P<what>[^,;:!?()\n]+?)(?: (?:at|for|in) [^.,;!]+)?(?:[,;!]|\.(?:\s|$)|$)",
-        "works as",
-    ),
-    _pattern(
-        rf"{_I_AM}{_OFTEN} working as an? (?P<what>[^,;:!?()\n]+?)(?: (?:at|for|in) [^.,;!]+)?(?:[,;!]|\.(?:\s|$)|"
-        rf"$)", "works as",
+        rf"(?:{_I}{_OFTEN} work|{_I_AM}{_OFTEN} working) as an? (?P<what>[^,;:!?()\n]+?){_AT_FIRM}", "works as"
     ),
     _pattern(rf"my{_OFTEN} (?:(?:new|current) )?(?:job title|profession|occupation) is{_OFTEN}{_WHAT}", "works as"),
     _pattern(rf"{_I} (?:was|got|have been){_OFTEN} promoted to{_WHAT}", "works as"),
-    _pattern(rf"{_I}{_OFTEN} work (?:at|for|with){_NAME}", "works for", is_name=True),
-    _pattern(rf"{_I_AM}{_OFTEN} (?:working|employed) (?:at|for|by|with){_NAME}", "works for", is_name=True),
+    _pattern(rf"{_I}{_OFTEN} work (?:at|for){_NAME}", "works for", is_name=True),
+    _pattern(rf"{_I_AM}{_OFTEN} (?:working (?:at|for)|employed (?:at|by)){_NAME}", "works for", is_name=True),
     _pattern(
         rf"{_I_HAVE}{_OFTEN} (?:started (?:working|(?:a|my) new job)|got (?:a (?:new )?job|hired)|took a (?:new "
         rf")?job) (?:at|for|by|with){_NAME}", "works for", is_name=True,
     ),
     _pattern(
-        rf"{_I_HAVE}{_OFTEN} (?:changed|switched) (?:jobs|employers?|companies) (?:and [^,;.]*? )?to{_NAME}",
+        rf"{_I_HAVE}{_OFTEN} (?:changed|switched) (?:jobs|employers?|companies) (?:and (?:went|moved) )?to{_NAME}",
         "works for", is_name=True,
     ),
-    _pattern(rf"my{_OFTEN} (?:(?:new|current) )?(?:employer|company) is{_OFTEN}{_NAME}", "works for", is_name=True),
+    _pattern(rf"my{_OFTEN} (?:(?:new|current) )?employer is{_OFTEN}{_NAME}", "works for", is_name=True),
     _pattern(rf"my{_OFTEN} (?:(?:new|current) )?job is{_OFTEN} (?:at|with){_NAME}", "works for", is_name=True),
-    _pattern(rf"{_THEY}{_OFTEN} works (?:at|for|with){_NAME}", "works for", is_name=True),
-    _pattern(rf"{_THEY}{_OFTEN} works as (?:an? )?(?P<what>[^,;:!?()\n]+?)(?:[,;!]|\.(?:\s|$)|$)", "works as"),
+    _pattern(rf"{_THEY}{_OFTEN} works (?:at|for){_NAME}", "works for", is_name=True),
+    _pattern(rf"{_THEY}{_OFTEN} works as (?:an? )?(?P<what>[^,;:!?()\n]+)", "works as"),
     _pattern(
-        rf"(?:{_I_AM}{_OFTEN} studying|{_I}{_OFTEN} study) (?!(?:at|in|every|hard|a lot|with|for|all|on|late|alone|"
-        rf"together|to|too|abroad|again|now|by|from|until|because|most|best|during)\b)(?P<what>[^,;:!?()\n]+?)(?: "
-        rf"(?:at|in) [^.,;!]+)?(?:[,;!]|\.(?:\s|$)|$)", "studies",
+        rf"(?:{_I_AM}{_OFTEN} studying|{_I}{_OFTEN} study) (?!(?:every|hard|a lot|all|late|alone|together|to|abroad|now|"
+        rf"until|best|about)\b)(?P<what>[^,;:!?()\n]+?){_AT_FIRM}", "studies",
     ),
     _pattern(rf"(?:my major is|{_I_HAVE}{_OFTEN} (?:switched|changed) my major to){_OFTEN}{_WHAT}", "studies"),
     # Names
-    _ended(rf"(?:don't|do not|stop) call(?:ing)? me{_NAME}", "is called", is_name=True),
-    _pattern(rf"my{_OFTEN} (?:new )?name is{_OFTEN}{_NAME}", "is called", is_name=True),
-    _pattern(rf"my name's{_NAME}", "is called", is_name=True),
-    _pattern(rf"{_I_AM}{_OFTEN} called{_NAME}", "is called", is_name=True),
-    _pattern(
-        rf"(?:(?:you can|everybody|everyone|people|my friends){_OFTEN} calls?|call) me{_NAME}",
-        "is called", is_name=True,
-    ),
+    _ended(rf"(?:don't|do not|stop) call(?:ing)? me{_NAME}(?: anymore| any more)?", "is called", is_name=True),
+    _pattern(rf"(?:my{_OFTEN} (?:new )?name is{_OFTEN}|my name's){_NAME}", "is called", is_name=True),
+    _pattern(rf"(?:{_I_AM}{_OFTEN} called|call me){_NAME}", "is called", is_name=True),
     _pattern(rf"{_I_HAVE}{_OFTEN} changed my name to{_NAME}", "is called", is_name=True),
-    _pattern(rf"{_I}{_OFTEN} go by{_NAME}", "is called", is_name=True),
     # Partners
     _ended(
         rf"{_I_HAVE}{_OFTEN} (?:broke(?:n)? up|split up|separated) (?:with|from){_NAME}",
         "has partner", is_name=True,
     ),
     _ended(
-        rf"(?P<what>(?-i:[A-Z])[\w'-]*) and i(?: have|'ve)?{_OFTEN} (?:broke(?:n)? up|split up|split|separated|"
-        rf"divorced|got divorced|are (?:divorced|separated|no longer together|not together any\s*more))\b",
+        rf"(?P<what>(?-i:[A-Z])[\w'-]*) and i(?: have|'ve)?{_OFTEN} (?:broke(?:n)? up|split up|separated|"
+        rf"divorced|got divorced|are (?:divorced|separated|no longer together|not together any\s*more))",
         "has partner", is_name=True,
     ),
-    _ended(r"(?P<what>(?-i:[A-Z])[\w'-]*) (?:has )?(?:left|dumped) me\s*(?:[,;!.]|$)", "has partner", is_name=True),
+    _ended(r"(?P<what>(?-i:[A-Z])[\w'-]*) (?:has )?(?:left|dumped) me", "has partner", is_name=True),
     _ended(
-        rf"my {_PARTNER} (?:and i (?:have )?(?:broke(?:n)? up|split up|split|separated|divorced|got divorced)|"
-        rf"(?:has )?(?:left|dumped) me)\b(?P<any>)(?P<what>)", "has partner",
+        rf"my {_PARTNER} (?:and i (?:have )?(?:broke(?:n)? up|split up|separated|divorced|got divorced)|"
+        rf"(?:has )?(?:left|dumped) me)(?P<any>)", "has partner",
     ),
     _ended(
         rf"(?:{_I_AM}{_OFTEN} (?:single|divorced|no longer married|not married any\s*more)|{_I_HAVE}{_OFTEN} "
-        rf"(?:got|gotten) divorced|we (?:broke up|split up))\b(?P<any>)(?P<what>)", "has partner",
+        rf"(?:got|gotten) divorced|we (?:broke up|split up))(?P<any>)", "has partner",
     ),
     _pattern(
-        rf"my{_OFTEN} (?:(?:new|current) )?{_PARTNER}(?: is|'s){_OFTEN} (?:(?:called|named) "
-        rf")?(?P<what>(?-i:[A-Z])[\w'-]*(?: (?-i:[A-Z])[\w'-]*)*)\s*(?:[,;!]|\.(?:\s|$)|$)",
+        rf"my{_OFTEN} (?:(?:new|current) )?{_PARTNER}(?: is|'s){_OFTEN} (?:(?:called|named) )?{_NAME[1:]}",
         "has partner", is_name=True,
     ),
     _pattern(rf"my{_OFTEN} (?:new )?{_PARTNER}'s name is{_NAME}", "has partner", is_name=True),
@@ -402,64 +459,65 @@ _ENGLISH: Final = (
         "has partner", is_name=True,
     ),
     _pattern(
-        rf"(?P<what>(?-i:[A-Z])[\w'-]*) and i (?:are|got){_OFTEN} (?:married|engaged|together|dating|a couple)(?: "
-        rf"now)?\s*(?:[,;!.]|$)", "has partner", is_name=True,
+        rf"(?P<what>(?-i:[A-Z])[\w'-]*) and i (?:are|got){_OFTEN} (?:married|engaged|together|dating|a couple)",
+        "has partner", is_name=True,
     ),
-    _pattern(rf"(?P<what>(?-i:[A-Z])[\w'-]*) is{_OFTEN} my (?:new )?{_PARTNER}\b", "has partner", is_name=True),
+    _pattern(rf"(?P<what>(?-i:[A-Z])[\w'-]*) is{_OFTEN} my (?:new )?{_PARTNER}", "has partner", is_name=True),
     # What somebody has one of
     _pattern(
         rf"my{_OFTEN} (?:(?:new|current) )?(?P<of>{_ONE_SERVICE}) is{_OFTEN} (?:(?:called|named) )?{_NAME[1:]}",
         "has", is_name=True,
     ),
     _pattern(rf"my{_OFTEN} (?:new )?(?P<of>favou?rite [a-z]+(?: [a-z]+)?) is{_OFTEN}{_WHAT}", "has"),
-    _pattern(rf"my{_OFTEN} (?:new )?birthday is{_OFTEN} (?:on )?{_WHAT[1:]}", "is born on"),
-    _pattern(rf"{_I} was born on{_WHAT}", "is born on"),
-    _pattern(rf"{_I_AM}{_OFTEN} (?P<what>\d{{1,3}})(?: years old)?\s*(?:[,;!]|\.(?:\s|$)|$)", "is aged"),
-    _pattern(rf"my{_OFTEN} (?:new )?(?:phone|mobile|cell|telephone)(?: number)? is{_OFTEN}{_WHAT}", "has phone number"),
+    _pattern(rf"my{_OFTEN} birthday is{_OFTEN} (?:on )?(?:the )?{_DATE}", "is born on"),
+    _pattern(rf"{_I} was born on (?:the )?{_DATE}", "is born on"),
+    _pattern(rf"{_I_AM}{_OFTEN} (?P<what>\d{{1,3}})(?: years old)?", "is aged"),
+    _pattern(
+        rf"my{_OFTEN} (?:new )?(?:phone|mobile|cell|telephone)(?: number)? is{_OFTEN} (?P<what>[+(]?\d[\d ()/-]+)",
+        "has phone number",
+    ),
     _pattern(rf"my{_OFTEN} (?:new )?e-?mail(?: address)? is{_OFTEN} (?P<what>\S+@\S+)", "has e-mail address"),
     _pattern(
-        rf"(?:{_I}{_OFTEN} drive|my{_OFTEN} (?:new )?car is) (?:an?|the) (?:[a-z-]+ "
-        rf"){{0,3}}(?P<what>(?-i:[A-Z])[\w-]*)", "drives", is_name=True,
+        rf"(?:{_I}{_OFTEN} drive|my{_OFTEN} (?:new )?car is) (?:an?|the) (?:{_QUALITY} "
+        rf"){{0,3}}(?P<what>(?-i:[A-Z])[\w-]*)(?: (?-i:[A-Z])[\w-]*)?", "drives", is_name=True,
     ),
-    _ended(rf"{_I_AM}{_OFTEN} (?:no longer|not) (?:an? )?(?P<what>vegetarian|vegan|pescatarian)\b", "eats as"),
+    _ended(
+        rf"{_I_AM}{_OFTEN} (?:no longer|not) (?:an? )?(?P<what>vegetarian|vegan|pescatarian)(?: any\s*more)?", "eats as"
+    ),
     _pattern(
         rf"(?:{_I_AM}|{_I_HAVE}{_OFTEN} (?:become|gone|turned|went|became)){_OFTEN} (?:an? )?(?P<what>vegetarian|"
-        rf"vegan|pescatarian)\b", "eats as",
+        rf"vegan|pescatarian)", "eats as",
     ),
     _pattern(
         rf"{_I}{_OFTEN} prefer (?:the |an? )?(?P<what>[\w-]+) (?P<of>seats?|rooms?|tables?|beds?|pillows?|"
-        rf"payments?|delivery|mode|theme|units?|format)\b", "prefers",
+        rf"payments?|delivery|mode|theme|units?|format)", "prefers",
     ),
     # What somebody has many of
-    _ended(rf"{_I_AM}{_OFTEN} (?:not|no longer){_OFTEN} allergic to{_WHAT}", "is allergic to"),
-    _ended(rf"{_I_HAVE}{_OFTEN} outgrown my (?P<what>[\w\s-]+?) allergy\b", "is allergic to"),
+    _ended(rf"{_I_AM}{_OFTEN} (?:not|no longer){_OFTEN} allergic to{_MAYBE_ANYMORE}", "is allergic to"),
+    _ended(rf"{_I_HAVE}{_OFTEN} outgrown my (?P<what>[\w\s-]+?) allergy", "is allergic to"),
     _pattern(rf"{_I_AM}{_OFTEN} allergic to{_WHAT}", "is allergic to"),
     _ended(
         rf"{_I}{_OFTEN} (?:hate|dislike|don't (?:really )?like|do not like|can't stand|cannot stand|no longer "
-        rf"(?:like|love|enjoy)|don't enjoy|loathe|detest){_WHAT}", "likes",
+        rf"(?:like|love|enjoy)|don't enjoy|loathe|detest){_MAYBE_ANYMORE}", "likes",
     ),
     _ended(
         rf"{_I_HAVE}{_OFTEN} (?:stopped (?:liking|loving|enjoying)|grown tired of|gone off|went off){_WHAT}",
         "likes",
     ),
-    _ended(rf"{_I_AM}{_OFTEN} (?:not|no longer) (?:a (?:big )?fan of|into|fond of|keen on){_WHAT}", "likes"),
+    _ended(rf"{_I_AM}{_OFTEN} (?:not|no longer) (?:a (?:big )?fan of|into|fond of|keen on){_MAYBE_ANYMORE}", "likes"),
     _pattern(rf"{_I}{_OFTEN} (?:like|love|enjoy|adore){_WHAT}", "likes"),
     _pattern(rf"{_I_AM}{_OFTEN} (?:a (?:big |huge )?fan of|into|fond of|keen on){_WHAT}", "likes"),
     _ended(
-        rf"{_I_HAVE}{_OFTEN} (?:sold|gave away|given away|lost) (?:my|our|the) (?P<what>[^,;:!?()\n]+?)(?:[,;!]|"
-        rf"\.(?:\s|$)|$)", "has", is_kind=True,
+        rf"{_I_HAVE}{_OFTEN} (?:sold|gave away|given away|lost) (?:my|our|the){_WHAT}", "has", is_kind=True,
     ),
-    _ended(rf"{_I}{_OFTEN} no longer (?:have|own){_WHAT}", "has", is_kind=True),
-    _ended(rf"{_I}{_OFTEN} (?:don't|do not) (?:have|own){_ANYMORE}", "has", is_kind=True),
+    _ended(rf"{_I}{_OFTEN} no longer (?:have|own) (?:an?|my|our){_WHAT}", "has", is_kind=True),
+    _ended(rf"{_I}{_OFTEN} (?:don't|do not) (?:have|own) (?:an?|my|our){_ANYMORE}", "has", is_kind=True),
     _ended(
-        r"(?:my|our) (?P<what>dog|cat|hamster|rabbit|parrot|horse|bird|goldfish|puppy|kitten|turtle)(?: "
-        r"(?-i:[A-Z])\w*)? (?:has )?(?:died|passed away|ran away|is dead)\b", "has",
+        r"(?:my|our) (?P<what>dog|cat|hamster|rabbit|parrot|horse|bird|goldfish|puppy|kitten|turtle) "
+        r"(?:(?:has )?(?:died|passed away|run away|ran away)|is dead)", "has",
     ),
-    _pattern(
-        rf"{_I_HAVE}{_OFTEN} (?:adopted|bought|own|got|have) (?:an?|my|our) (?P<what>[^,;:!?()\n]+?)(?:[,;!]|"
-        rf"\.(?:\s|$)|$)", "has", is_kind=True,
-    ),
-    _pattern(rf"{_I}{_OFTEN} (?:have|own) an? (?P<what>[^,;:!?()\n]+?)(?:[,;!]|\.(?:\s|$)|$)", "has", is_kind=True),
+    _pattern(rf"{_I_HAVE}{_OFTEN} (?:adopted|bought|own|got|have) (?:an?|my|our){_WHAT}", "has", is_kind=True),
+    _pattern(rf"{_I}{_OFTEN} (?:have|own) an?{_WHAT}", "has", is_kind=True),
     _ended(rf"{_I}{_OFTEN} no longer (?P<of>{_DO}){_WHAT}", "does"),
     _ended(rf"{_I}{_OFTEN} (?:don't|do not) (?P<of>{_DO}){_ANYMORE}", "does"),
     _ended(rf"{_I_HAVE}{_OFTEN} (?:stopped|quit|given up|gave up) (?P<of>{_DOING}){_WHAT}", "does"),
@@ -469,8 +527,13 @@ _ENGLISH: Final = (
 
 ENGLISH: Final = Language(
     lead=re.compile(_LEAD, re.IGNORECASE),
+    tail=re.compile(_TAIL, re.IGNORECASE),
+    detail=re.compile(_DETAIL, re.IGNORECASE),
+    undone=re.compile(
+        r"\b(?:back|return(?:ed)?|left|not|only|but|wrong|lied|lie|wish|think|guess)\b|n't", re.IGNORECASE
+    ),
     patterns=_ENGLISH,
-    own=re.compile(r"\b(?:i|me|my|mine|myself|we|us|our|ours)\b", re.IGNORECASE),
+    own=re.compile(r"\b(?:i|im|ive|weve|me|my|mine|myself|we|us|our|ours)\b", re.IGNORECASE),
     empty=re.compile(
         r"(?:(?:and|but|so|ok|okay|well|oh|yes|no|ah|hm+|hi|hey|hello)\b[,!.\s]*)*(?:"
         r"(?:thank|thanks|please|sorry|sure|great|good|nice|cool|perfect|welcome|cheers|bye|goodbye|see you|"
@@ -503,8 +566,8 @@ ENGLISH: Final = Language(
         r"minute|look|feeling|doubts?|favou?r)\b|(?-i:\bwill\b)|'ll\b|'d\b|\bor\b",
         re.IGNORECASE,
     ),
-    parts=re.compile(r"\s*(?:,|;)\s*(?:(?:and|but|so) )?(?=(?:i|i'm|i've|my|we|our|now)\b)"
-                     r"| (?:and|but) (?=(?:i|i'm|i've|my|we|our|now)\b)", re.IGNORECASE),
+    parts=re.compile(r"\s*(?:,|;)\s*(?:(?:and|but|so) )?(?=(?:i|i'?m|i'?ve|my|we|we'?ve|our|now)\b)"
+                     r"| (?:and|but) (?=(?:i|i'?m|i'?ve|my|we|we'?ve|our|now)\b)", re.IGNORECASE),
     one_of_a_kind=frozenset({
         "mother", "mom", "mum", "father", "dad", "wife", "husband", "partner", "girlfriend", "boyfriend", "boss",
         "manager",

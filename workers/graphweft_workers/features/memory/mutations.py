@@ -8,6 +8,7 @@ each other's validity by their own times, and everything else touches data of on
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -32,7 +33,7 @@ from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
-from graphweft_workers.features.memory.claims import UserStatement, is_all_stated, statements
+from graphweft_workers.features.memory.claims import EventReader, UserStatement, is_all_stated
 from graphweft_workers.features.memory.predicates import key_of
 from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, PREFERENCE, PROFILE, STATEMENT, SUMMARY, VERSION
 from graphweft_workers.retrieval.scope_marks import BY_SCOPE, EMBED, ERASING, mark_params, marking
@@ -98,16 +99,28 @@ _VALIDITY: Final = (
 )
 # A claim ends what it cannot hold with, in whatever order they arrive: another object of the same predicate, or the
 # same object that holds no longer. Statements of one message do not end each other.
+# Only claims within ``_LOOKED_AHEAD`` places of those of a change, which have the ranks ``first`` to ``last``, can end
+# by it, or hold again.
 _ENDS: Final = (
-    f"MATCH (s:{STATEMENT} {{key: key}}) WHERE NOT s.memory_id IN $gone WITH key, s ORDER BY s.rank "
-    "WITH key, collect(s) AS claims UNWIND range(0, size(claims) - 1) AS number "
+    f"MATCH (s:{STATEMENT} {{key: key}}) WHERE NOT s.memory_id IN $gone WITH first, last, s ORDER BY s.rank "
+    "WITH first, last, collect(s) AS claims "
+    "WITH claims, size([each IN claims WHERE each.rank < first]) AS begin, "
+    "size([each IN claims WHERE each.rank <= last]) AS stop "
+    f"WITH claims, CASE WHEN begin < {_LOOKED_AHEAD} THEN 0 ELSE begin - {_LOOKED_AHEAD} END AS begin, stop "
+    f"WITH claims[begin .. stop + {_LOOKED_AHEAD}] AS claims, stop - begin AS many "
+    "UNWIND range(0, size(claims) - 1) AS number WITH claims, number, many WHERE number < many "
     f"WITH claims[number] AS one, claims[number + 1 .. number + {_LOOKED_AHEAD + 1}] AS others "
     "WITH one, head([other IN others WHERE other.memory_id <> one.memory_id AND CASE "
     "WHEN one.holds AND other.holds THEN other.object_key <> one.object_key "
     "WHEN one.holds THEN other.object_key = one.object_key OR other.object_key = '' "
     "WHEN other.holds THEN one.object_key = other.object_key OR one.object_key = '' ELSE false END "
-    "| [other.timestamp, other.id]]) AS ended SET one.until = ended[0], one.superseded_by = ended[1]"
+    "| [other.timestamp, other.id]]) AS ended "
+    "WHERE coalesce(one.superseded_by, '') <> coalesce(ended[1], '') OR coalesce(one.until, '') <> "
+    "coalesce(ended[0], '') SET one.until = ended[0], one.superseded_by = ended[1]"
 )
+_RANKS: Final = "WITH s.key AS key, min(s.rank) AS first, max(s.rank) AS last WHERE key IS NOT NULL"
+_MOST_OF_KEY: Final = 10
+"""Claims of one key and event that may end others: the last ones."""
 _STATEMENTS_OF: Final = (
     f"UNWIND $memory_ids AS memory_id MATCH (s:{STATEMENT} {{memory_id: memory_id, chat_id: $chat_id}}) "
 )
@@ -153,7 +166,10 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         f"s.known_scopes = $scopes, {_scope('s')}, s.chat_id = $chat_id, s.event_id = $event_id, "
         "s.recorded = $recorded, s.partition = $partition",
     ),
-    "end_statements": ("memory.add", f"UNWIND $keys AS key {_ENDS}"),
+    "end_statements": (
+        "memory.add",
+        f"UNWIND $claims AS claim WITH claim.key AS key, claim.rank AS first, claim.rank AS last {_ENDS}",
+    ),
     "embed": (
         "memory.embedded",
         # The vector of an earlier text comes late.
@@ -216,7 +232,7 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "revive_statements": (
         "memory.forget",
-        f"{_STATEMENTS_OF}WITH DISTINCT s.key AS key WHERE key IS NOT NULL {_ENDS}",
+        f"{_STATEMENTS_OF}{_RANKS} {_ENDS}",
     ),
     "forget_statements": ("memory.forget", f"{_STATEMENTS_OF}DETACH DELETE s"),
     "forget_versions": (
@@ -227,7 +243,7 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     # What the earlier text stated ends nothing any more.
     "revive_updated": (
         "memory.update",
-        f"{_STATEMENTS_OF_UPDATED}WITH DISTINCT s.key AS key WHERE key IS NOT NULL {_ENDS}",
+        f"{_STATEMENTS_OF_UPDATED}{_RANKS} {_ENDS}",
     ),
     "forget_updated": ("memory.update", f"{_STATEMENTS_OF_UPDATED}DETACH DELETE s"),
     "update": ("memory.update", _UPDATE),
@@ -250,7 +266,8 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "erase_ends": (
         "memory.erase",
-        f"MATCH (kept:{STATEMENT} {{user_id: $user_id}}) WITH DISTINCT kept.key AS key WHERE key IS NOT NULL {_ENDS}",
+        f"MATCH (kept:{STATEMENT} {{user_id: $user_id}}) WITH DISTINCT kept.key AS key WHERE key IS NOT NULL "
+        f"WITH key, '' AS first, '~' AS last {_ENDS}",
     ),
     "erase_sources": (
         "memory.erase",
@@ -353,10 +370,11 @@ def _add(event: Event, logged: LogTime) -> _Said:
     stated: list[_Params] = []
     scopes = _scopes(payload.scope.given)
     words = EventTerms()
+    reader = EventReader()
     for number, message in enumerate(payload.messages):
         id = memory_id(event.source, event.id, number)
         time = message.time or moments_later(event.time, number)
-        found = list(statements(message.text, year=time.year)) if message.role == "user" else []
+        found = reader.statements(message.text, year=time.year) if message.role == "user" else []
         messages.append(
             {
                 "id": id,
@@ -377,9 +395,10 @@ def _add(event: Event, logged: LogTime) -> _Said:
         ("add_unowned" if payload.user_id is None else "add", common | {"messages": messages})
     ]
     if stated:
+        _limit_claims(stated)
         said.append(("state", common | {"statements": stated}))
-    if keys := list(dict.fromkeys(each["key"] for each in stated if each["key"] is not None)):
-        said.append(("end_statements", {"keys": keys, "gone": []}))
+    if claims := [{"key": each["key"], "rank": each["rank"]} for each in stated if each["key"] is not None]:
+        said.append(("end_statements", {"claims": claims, "gone": []}))
     return said
 
 
@@ -417,7 +436,32 @@ def _stated(event: Event, payload: MemoryAdd, message: _Params, found: Sequence[
                 "length": terms["length"],
             }
         )
+    for key in {each["key"] for each in stated} - {None}:
+        _keep_one_claim([each for each in stated if each["key"] == key])
     return stated
+
+
+def _keep_one_claim(claims: Sequence[_Params]) -> None:
+    """Leave the key to one claim of a message: what holds, or what takes that back. To none if two hold."""
+    kept: _Params | None = None
+    for each in claims:
+        if kept is None or each["holds"] or not kept["holds"] or each["object_key"] in {"", kept["object_key"]}:
+            kept = each
+    if len({each["object_key"] for each in claims if each["holds"]}) > 1:
+        kept = None
+    for each in claims:
+        if each is not kept:
+            each["key"] = None
+
+
+def _limit_claims(stated: Sequence[_Params]) -> None:
+    """Leave a key to the last claims of an event."""
+    count: Counter[str] = Counter()
+    for each in reversed(stated):
+        if each["key"] is not None:
+            count[each["key"]] += 1
+            if count[each["key"]] > _MOST_OF_KEY:
+                each["key"] = None
 
 
 def _embedded(event: Event, logged: LogTime) -> _Said:

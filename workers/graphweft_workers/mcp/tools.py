@@ -130,7 +130,7 @@ class Tools:
             of=given.of,
             index_type=access.index_type if given.of in EMBEDDED and given.query.strip() else None,
             top_k=given.top_k,
-            tags=given.tags,
+            tags=given.tags or None,
             since=given.since,
             until=given.until,
             as_of=given.as_of,
@@ -157,7 +157,7 @@ class Tools:
 
     async def _list(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = MemoryListArguments.model_validate(raw)
-        rows = await self._latest(given.limit, tags=given.tags, since=given.since, until=given.until)
+        rows = await self._latest(given.limit, tags=given.tags or None, since=given.since, until=given.until)
         records = [_record(row) for row in rows]
         return ToolAnswer(text=_in_lines(records) or "no memories", data={"memories": records})
 

@@ -54,17 +54,21 @@ def ended_query(
     )
 
 
-def read_ended(rows: Iterable[Sequence[Any]]) -> dict[str, Ended]:
-    """Return what has ended, by key; ``rows`` are those of ``ended_query``."""
+def read_ended(rows: Iterable[Sequence[Any]], as_of: str | None = None) -> dict[str, Ended]:
+    """Return what has ended, by ``as_of`` if it is given, by key; ``rows`` are those of ``ended_query``."""
     of_key: dict[str, list[Sequence[Any]]] = {}
     for row in rows:
         of_key.setdefault(row[0], []).append(row)
     found: dict[str, Ended] = {}
     for key, statements in of_key.items():
-        if all(whole and until is not None for _, whole, until, _, _ in statements):
+        if all(whole and _has_ended(until, as_of) for _, whole, until, _, _ in statements):
             _, _, until, memory, statement = max(statements, key=lambda row: (row[2], row[4]))
             found[key] = Ended(until=until, by_memory=memory, by_statement=statement)
     return found
+
+
+def _has_ended(until: str | None, as_of: str | None) -> bool:
+    return until is not None and (as_of is None or until <= as_of)
 
 
 def current_first(

@@ -208,7 +208,7 @@ class _Memories(Generic[_C]):
         if row is None or not row.get("chat_id"):
             raise ValueError(f"the scope has no memory {memory_id!r}: `list` shows the ids of its memories")
         if row["kind"] != "memory":
-            raise ValueError(f"{memory_id!r} is left of a forgotten memory: `forget` it, and remember what holds")
+            raise ValueError(f"{memory_id!r} is left of a forgotten memory: forget it, and remember what holds")
         try:
             author = row["author_name"] if changes.get("text") is not None else None
             update = MemoryUpdate(memory_id=row["id"], author_name=author, **changes)

@@ -180,7 +180,9 @@ class Tools:
                 given.id, text=given.text, tags=given.tags, pinned=given.pinned, wait_s=self._access.budget_ms / 1000
             )
         except ValueError as error:
-            raise _Refused(_UNKNOWN if "has no memory" in str(error) else f"{error}: call again with it") from None
+            if "has no memory" in str(error):
+                raise _Refused(_UNKNOWN) from None
+            raise _Refused(str(error) if "is left of" in str(error) else f"{error}: call again with it") from None
         return _sent("updated", position)
 
     async def _forget(self, raw: Mapping[str, Any]) -> ToolAnswer:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from graphweft_contracts import Event
 from graphweft_contracts.memory import MemoryScope, memory_id
@@ -62,9 +62,22 @@ def read(file: Path) -> list[Conversation]:
     """Return the conversations of a file. Raises ``ValueError`` that says what is not as the format wants it."""
     try:
         samples = json.loads(file.read_text("utf-8"))
-        return [_conversation(sample) for sample in samples]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{file} is not in the format of locomo10.json: {error!r}") from error
+    except ValueError as error:
+        raise ValueError(f"{file} is no JSON: it must have the format of locomo10.json ({error})") from error
+    wanted = "a list of conversations, each with sample_id, conversation and qa"
+    if not isinstance(samples, list):
+        raise ValueError(f"{file} is not in the format of locomo10.json: it must be {wanted}")
+    found: list[Conversation] = []
+    for number, sample in enumerate(cast("list[Any]", samples), 1):
+        try:
+            found.append(_conversation(sample))
+        except KeyError as error:
+            message = f"{file} is not in the format of locomo10.json: conversation {number} has no {error.args[0]!s}"
+            raise ValueError(message) from error
+        except (TypeError, AttributeError, ValueError) as error:
+            message = f"{file} is not in the format of locomo10.json: conversation {number} is not as in {wanted}"
+            raise ValueError(message) from error
+    return found
 
 
 def memories_of(conversation: Conversation, app_id: str) -> Iterator[tuple[Event, Mapping[str, str]]]:

@@ -305,7 +305,7 @@ def test_a_bound_that_no_metric_can_have_is_refused(bound: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is no JSON"),
+        ("{", "it is no JSON"),
         ("{}", "it must be a list of conversations"),
         ("[{}]", "conversation 1 has no conversation"),
         ("[1]", "conversation 1 is not as in a list of conversations"),

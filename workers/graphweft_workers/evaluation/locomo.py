@@ -63,7 +63,7 @@ def read(file: Path) -> list[Conversation]:
     try:
         samples = json.loads(file.read_text("utf-8"))
     except ValueError as error:
-        raise ValueError(f"{file} is no JSON: it must have the format of locomo10.json ({error})") from error
+        raise ValueError(f"{file} is not in the format of locomo10.json: it is no JSON ({error})") from error
     wanted = "a list of conversations, each with sample_id, conversation and qa"
     if not isinstance(samples, list):
         raise ValueError(f"{file} is not in the format of locomo10.json: it must be {wanted}")

@@ -136,7 +136,7 @@ class EvaluationReport:
             yield TextTable(
                 ("question", "asked of", *self._ways),
                 rows,
-                title="Not, or not wholly answered (1: answered; 1 less if something outdated came first)",
+                title=_NOT_ANSWERED,
             )
             if len(found) > _MOST:
                 yield f"and {counted(len(found) - _MOST, 'other')}: see --json"

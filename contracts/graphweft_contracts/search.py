@@ -257,7 +257,7 @@ class SearchQuery(BaseModel):
 
     def _is_given(self, name: str) -> bool:
         """Return whether a filter is given: an empty selection of ids is."""
-        return getattr(self, name) != type(self).model_fields[name].default
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
 
     @property
     def sent(self) -> dict[str, Any]:

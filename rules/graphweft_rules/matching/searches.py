@@ -133,11 +133,11 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield a value and what it holds, in whatever depth, each with its place."""
     yield name, value
     if isinstance(value, dict):
-        entries = cast("dict[Any, Any]", value)
+        entries: dict[Any, Any] = value  # pyright: ignore[reportUnknownVariableType]
         for key, each in entries.items():
             yield from _parts(f"{name}.{key}", each)
     elif isinstance(value, list | tuple):
-        items = cast("Sequence[Any]", value)
+        items: Sequence[Any] = value  # pyright: ignore[reportUnknownVariableType]
         for place, each in enumerate(items):
             yield from _parts(f"{name}.{place}", each)
 

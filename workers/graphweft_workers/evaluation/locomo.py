@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from graphweft_contracts import Event
 from graphweft_contracts.memory import MemoryScope, memory_id
@@ -61,14 +61,15 @@ class Conversation:
 def read(file: Path) -> list[Conversation]:
     """Return the conversations of a file. Raises ``ValueError`` that says what is not as the format wants it."""
     try:
-        samples = json.loads(file.read_text("utf-8"))
+        samples: Any = json.loads(file.read_text("utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} is not in the format of locomo10.json: it is no JSON ({error})") from error
     wanted = "a list of conversations, each with sample_id, conversation and qa"
     if not isinstance(samples, list):
         raise ValueError(f"{file} is not in the format of locomo10.json: it must be {wanted}")
+    listed: list[Any] = samples  # pyright: ignore[reportUnknownVariableType]
     found: list[Conversation] = []
-    for number, sample in enumerate(cast("list[Any]", samples), 1):
+    for number, sample in enumerate(listed, 1):
         try:
             found.append(_conversation(sample))
         except KeyError as error:

@@ -613,9 +613,9 @@ class _Search:
             place = 1 + others.index("invalid_at")
             if self._query.as_of is not None:  # what ended later had not ended then
                 now = utc_text(self._at)
-                for at, whole in found.items():
-                    if isinstance(whole[place], str) and whole[place] > now:
-                        found[at] = (*whole[:place], None, *whole[place + 1 :])
+                for at, row_then in found.items():
+                    if isinstance(row_then[place], str) and row_then[place] > now:
+                        found[at] = (*row_then[:place], None, *row_then[place + 1 :])
             await self._look_up_ended(targets, [(hit.of, hit.key) for hit in hits if (hit.of, hit.handle) in found])
             for hit in hits:
                 whole, ended = found.get((hit.of, hit.handle)), self._ended.get((hit.of, hit.key))

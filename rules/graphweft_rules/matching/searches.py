@@ -137,7 +137,7 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         for key, each in entries.items():
             yield from _parts(f"{name}.{key}", each)
     elif isinstance(value, list | tuple):
-        items: Sequence[Any] = value  # pyright: ignore[reportUnknownVariableType]
+        items = cast("Sequence[Any]", value)
         for place, each in enumerate(items):
             yield from _parts(f"{name}.{place}", each)
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar
 from uuid import uuid4
 
 from pydantic import ValidationError
@@ -51,6 +51,9 @@ _LISTING_MS: Final = 2_000
 """The least budget of a list or look-up if the call names none: nobody waits for it in a turn."""
 _PAGE: Final = 1_000
 """Memories that are looked up at once; the limit of an event and of a search."""
+_FORGETTING: Final = ("tags", "metadata", "since", "until")
+"""The filters of what is to be forgotten."""
+_FORGETTABLE: Final = frozenset({"memory", "statement"})
 _Rows = list[dict[str, Any]]
 
 
@@ -194,6 +197,8 @@ class _Memories(Generic[_C]):
         self, limit: int, budget_ms: int | None, of: Searched, filters: MemoryFilters
     ) -> tuple[str, dict[str, Any]]:
         """Return the query and the arguments of the search for the latest records."""
+        if filters.get("min_score") is not None:
+            raise ValueError("min_score is for `recall` with a query: the latest records have no score")
         budget = max(_LISTING_MS, self._client.budget_ms) if budget_ms is None else budget_ms
         options: dict[str, Any] = {"of": of, "top_k": limit, "budget_ms": budget}
         return "", self._searched({**options, **filters})
@@ -202,6 +207,8 @@ class _Memories(Generic[_C]):
         """Return the event that changes a memory, in the chat in which it was added."""
         if row is None or not row.get("chat_id"):
             raise ValueError(f"the scope has no memory {memory_id!r}: `list` shows the ids of its memories")
+        if row["kind"] != "memory":
+            raise ValueError(f"{memory_id!r} is left of a forgotten memory: forget it, and remember what holds")
         try:
             author = row["author_name"] if changes.get("text") is not None else None
             update = MemoryUpdate(memory_id=row["id"], author_name=author, **changes)
@@ -213,11 +220,11 @@ class _Memories(Generic[_C]):
 
     def _forgotten(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[Event]:
         """Return the events that forget memories, one for each chat: only there they have an order."""
-        chats: dict[str, list[str]] = {}
-        for row in rows:
-            chats.setdefault(row["chat_id"], []).append(row["id"])
+        chats: dict[str, dict[str, None]] = {}
+        for row in rows:  # a statement goes by the memory that it is left of
+            chats.setdefault(row["chat_id"], {})[row.get("memory_id") or row["id"]] = None
         return [
-            _event("memory.forget", self._app_id, chat_id, None, {"memory_ids": ids}, source=self._source)
+            _event("memory.forget", self._app_id, chat_id, None, {"memory_ids": [*ids]}, source=self._source)
             for chat_id, ids in chats.items()
         ]
 
@@ -354,18 +361,20 @@ class MemoryClient(_Memories[Client]):
         return await self.update(memory_id, pinned=pinned, wait_s=wait_s)
 
     async def forget(
-        self, memory_ids: str | Sequence[str] = (), *, wait_s: float = 1.0, **filters: Unpack[MemoryFilters]
+        self, memory_ids: str | Sequence[str] | None = None, *, wait_s: float = 1.0, **filters: Unpack[MemoryFilters]
     ) -> Sequence[str]:
-        """Forget memories of the scope, with all that they said before: by ids, by the filters of ``recall``, or both.
+        """Forget memories of the scope, with all that they said before: by ids, by filters of ``recall``, or both.
 
-        Return the ids of those that were found and told to be forgotten. Facts, preferences and summaries from them
-        stay. Raises ``ValueError`` without ids and filters, and ``Transient`` without an answer.
+        An id may also be that of a statement that is left of a forgotten memory: all that are left of it go. Return the
+        ids of those that were found and told to be forgotten, of an empty list of ids none. Facts, preferences and
+        summaries from them stay. Raises ``ValueError`` without ids and filters, for an empty filter, and for
+        ``any_of``, which is none; and ``Transient`` without an answer.
         """
-        wanted = _forgetting(memory_ids, filters)
+        of, wanted = _forgetting(memory_ids, filters)
         forgotten: dict[str, None] = {}
-        while some := [row["id"] for row in await self.list(limit=_PAGE, **wanted) if row["id"] not in forgotten]:
+        while some := _further(await self.list(limit=_PAGE, of=of, **wanted), forgotten):
             forgotten.update(dict.fromkeys(some))
-            events = self._forgotten(await self.list(limit=_PAGE, ids=some))
+            events = self._forgotten(await self.list(limit=_PAGE, of=of, ids=some))
             with tracing.changing_memory("delete_memory", self._app_id, len(some)):
                 self._written(*await self._client.emit_all(events, wait_s=wait_s))
         return tuple(forgotten)
@@ -458,14 +467,14 @@ class SyncMemoryClient(_Memories[SyncClient]):
         return self.update(memory_id, pinned=pinned, wait_s=wait_s)
 
     def forget(
-        self, memory_ids: str | Sequence[str] = (), *, wait_s: float = 1.0, **filters: Unpack[MemoryFilters]
+        self, memory_ids: str | Sequence[str] | None = None, *, wait_s: float = 1.0, **filters: Unpack[MemoryFilters]
     ) -> Sequence[str]:
         """See ``MemoryClient.forget``."""
-        wanted = _forgetting(memory_ids, filters)
+        of, wanted = _forgetting(memory_ids, filters)
         forgotten: dict[str, None] = {}
-        while some := [row["id"] for row in self.list(limit=_PAGE, **wanted) if row["id"] not in forgotten]:
+        while some := _further(self.list(limit=_PAGE, of=of, **wanted), forgotten):
             forgotten.update(dict.fromkeys(some))
-            events = self._forgotten(self.list(limit=_PAGE, ids=some))
+            events = self._forgotten(self.list(limit=_PAGE, of=of, ids=some))
             with tracing.changing_memory("delete_memory", self._app_id, len(some)):
                 self._written(*self._client.emit_all(events, wait_s=wait_s))
         return tuple(forgotten)
@@ -498,18 +507,26 @@ def _changes(text: str | None, content: str | None, **others: Any) -> dict[str, 
     return {**others, "text": None if said is None else said.replace("\0", "")}  # graphs reject NUL
 
 
-def _forgetting(memory_ids: str | Sequence[str], filters: MemoryFilters) -> MemoryFilters:
-    """Return the filters of what is to be forgotten. Raises ``ValueError`` if there are none."""
-    ids = [memory_ids] if isinstance(memory_ids, str) else list(memory_ids)
-    for name in ("as_of", "min_score", "ids"):
-        if name in filters:
+def _forgetting(
+    memory_ids: str | Sequence[str] | None, filters: MemoryFilters
+) -> tuple[Literal["all", "memories"], MemoryFilters]:
+    """Return the kinds and the filters of what is to be forgotten. Raises ``ValueError`` if there are none."""
+    for name in filters:
+        if name not in _FORGETTING:
             raise ValueError(
-                f"{name} is no filter of what to forget: give ids as memory_ids, or tags, since and others"
+                f"{name} is no filter of what to forget: give ids as memory_ids, or {', '.join(_FORGETTING)}"
             )
-    found: MemoryFilters = {**filters, "ids": ids} if ids else filters
-    if not any(value not in (None, (), [], {}) for value in found.values()):
+    given: MemoryFilters = {name: value for name, value in filters.items() if value is not None}  # type: ignore[assignment]
+    if memory_ids is not None:
+        return "all", {**given, "ids": [memory_ids] if isinstance(memory_ids, str) else list(memory_ids)}
+    if not given:
         raise ValueError("give memory_ids or a filter; `erase_user` erases all that is remembered of a user")
-    return found
+    return "memories", given
+
+
+def _further(rows: _Rows, forgotten: Mapping[str, None]) -> list[str]:
+    """Return the ids of those of the rows that can be forgotten, and are not yet."""
+    return [row["id"] for row in rows if row["kind"] in _FORGETTABLE and row["id"] not in forgotten]
 
 
 def _labels(tags: Sequence[str], metadata: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -613,15 +630,16 @@ def _checked(message: Any, role: str, text: str) -> MemoryMessage | None:
     _refuse_unknown(message)
     required = {"role": role, "text": text.replace("\0", "")}  # graphs reject NUL, and with it the whole event
     names = (*_FIELDS, *_LABELS) if isinstance(message, Mapping) else _FIELDS
+    fields: dict[str, Any] = required | {name: _of(message, name) for name in names}
     try:
-        return MemoryMessage.model_validate(required | {name: _of(message, name) for name in names})
+        return MemoryMessage.model_validate(fields)
     except ValidationError as error:
-        logger.warning("only role and text of a message are remembered: %s", faults(error))
-    try:
-        return MemoryMessage.model_validate(required)
-    except ValidationError as error:
-        logger.error("a message is not remembered: %s", faults(error))
-        return None
+        bad = {fault["loc"][0] for fault in error.errors(include_input=False) if fault["loc"]}
+        if bad & required.keys():
+            logger.error("a message is not remembered: %s", faults(error))
+            return None
+        logger.warning("a message is remembered without %s: %s", " and ".join(sorted(map(str, bad))), faults(error))
+    return MemoryMessage.model_validate({name: value for name, value in fields.items() if name not in bad})
 
 
 def _refuse_unknown(message: Any) -> None:

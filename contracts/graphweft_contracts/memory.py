@@ -19,7 +19,11 @@ from pydantic import (
     ConfigDict,
     Field,
     SkipValidation,
+    Strict,
     StringConstraints,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -27,7 +31,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import Self, override
 
 from graphweft_contracts.events import Name, Payload, register_payloads
-from graphweft_contracts.moments import Moment
+from graphweft_contracts.moments import Moment, Time
 
 MemoryRole = Literal["user", "assistant", "system"]
 MEMORY_ROLES: Final[tuple[MemoryRole, ...]] = ("user", "assistant", "system")
@@ -58,12 +62,24 @@ MOST_TAGS: Final = 32
 """Tags of a memory, and entries of its metadata."""
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
 """A tag, or the name of an entry of metadata."""
-MetadataValue = (
+
+
+def _metadata_value(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Check a value of metadata with one error, and not one for each type that it is not."""
+    try:
+        return check(value)
+    except ValidationError:
+        expected = "expected a text of at most 1,024 characters, a number, true or false"
+        raise PydanticCustomError("metadata_value", expected) from None  # pyright: ignore[reportArgumentType]
+
+
+MetadataValue = Annotated[
     Annotated[str, StringConstraints(max_length=1_024)]
     | bool
     | Annotated[int, Field(ge=-(2**53), le=2**53)]
-    | Annotated[float, Field(allow_inf_nan=False)]
-)
+    | Annotated[float, Field(allow_inf_nan=False)],
+    WrapValidator(_metadata_value),
+]
 """A value by which memories are filtered: compared as JSON, and 1.0 equals 1."""
 Metadata = Annotated[dict[Tag, MetadataValue], Field(max_length=MOST_TAGS)]
 
@@ -143,7 +159,7 @@ class MemoryMessage(BaseModel):
 
     role: MemoryRole
     text: Annotated[str, Field(min_length=1, max_length=_MOST_CHARACTERS)]
-    time: Moment | None = Field(default=None, description="When it was said; without it, the event's time.")
+    time: Time | None = Field(default=None, description="When it was said; without it, the event's time.")
     message_id: Name | None = Field(default=None, description="The runtime's own name of the message.")
     author_name: Name | None = None
     tags: Tags | None = Field(default=None, description="Words by which it is filtered.")
@@ -294,10 +310,10 @@ class MemoryUpdate(_Payload):
         default=None, description="What the memory says from now on."
     )
     author_name: Name | None = Field(default=None, description="Who says so; searches find the text by this name too.")
-    time: Moment | None = Field(default=None, description="Since when it says so; without it, the event's time.")
+    time: Time | None = Field(default=None, description="Since when it says so; without it, the event's time.")
     tags: Tags | None = Field(default=None, description="All tags from now on; empty: none.")
     metadata: Metadata | None = Field(default=None, description="All metadata from now on; empty: none.")
-    pinned: bool | None = Field(
+    pinned: Annotated[bool, Strict()] | None = Field(
         default=None, description="Whether it is always shown, never summarized, and never forgotten by age or number."
     )
 

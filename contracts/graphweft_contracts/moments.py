@@ -51,3 +51,9 @@ def _read(value: Any) -> Any:
 _lax: Final = TypeAdapter(AwareDatetime).validate_python
 Moment = Annotated[AwareDatetime, BeforeValidator(_read)]
 """A time with its zone, as pydantic reads one, but never a year as seconds since 1970."""
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+Time = Annotated[
+    Moment,
+    BeforeValidator(lambda value: f"{value}T00:00:00Z" if isinstance(value, str) and _DAY.fullmatch(value) else value),
+]
+"""A time with its zone; a day such as 2026-02-01 begins in UTC."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 from typing_extensions import Self, TypedDict
 
 from graphweft_contracts.events import Name
 from graphweft_contracts.memory import AS_TUPLE, SCOPES, MemoryScope, Metadata, MetadataValue, Tags
-from graphweft_contracts.moments import Moment
+from graphweft_contracts.moments import Time
 
 IndexType = Literal["vector", "fulltext", "hybrid"]
 WithoutEmbedder = Literal["latest"]
@@ -27,13 +26,7 @@ EMBEDDED: Final[frozenset[Searched]] = frozenset({"all", "memories"})
 """The kinds that include memories, which can be searched by vector."""
 MOST_RESULTS: Final = 1_000
 MOST_SCOPES: Final = 8
-_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-Time = Annotated[
-    Moment,
-    BeforeValidator(lambda value: f"{value}T00:00:00Z" if isinstance(value, str) and _DAY.fullmatch(value) else value),
-]
-"""A time with its zone; a day such as 2026-02-01 begins in UTC."""
-_RecordId = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+_RecordId = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 _NAMED: Final[dict[Searched, str]] = {"all": "memories"}
 """The plural in errors."""
 REMEMBERED: Final[frozenset[Searched]] = frozenset({"all", "memories", "facts", "preferences", "summaries"})
@@ -41,16 +34,13 @@ REMEMBERED: Final[frozenset[Searched]] = frozenset({"all", "memories", "facts", 
 _ParameterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 _LONGEST: Final = 200_000
 _ASKED_ROLES: Final = frozenset({"user", "assistant"})
-_ABSENT: Final[tuple[Any, ...]] = (None, (), {})
 _TEXT: Final = {"type": "string"}
 _NULL: Final = {"type": "null"}
 _EMBEDDED: Final = {"enum": ["all", "memories"]}
 _WITHIN: Final = {"memory": {"type": "object"}, "index_name": _NULL, "fulltext_index_name": _NULL}
-_NONE: Final = {"maxItems": 0}
 _UNFILTERED: Final[dict[str, Any]] = {
-    **dict.fromkeys(("ids", "tags", "any_of"), _NONE),
-    "metadata": {"maxProperties": 0},
-    **dict.fromkeys(("since", "until", "as_of"), _NULL),
+    "any_of": {"maxItems": 0},
+    **dict.fromkeys(("ids", "tags", "metadata", "since", "until", "as_of"), _NULL),
 }
 _INDEX: Final = {"memory": _NULL, "of": _EMBEDDED, "without_embedder": _NULL, "fill": _NULL, **_UNFILTERED}
 _WORKS: Final[dict[str, Any]] = {
@@ -91,9 +81,9 @@ class SearchOptions(TypedDict, total=False):
 class MemoryFilters(TypedDict, total=False):
     """Which records of a scope a search may find: fields of ``SearchQuery``. They apply before ``top_k``."""
 
-    ids: Sequence[str]
-    tags: Sequence[str]
-    metadata: Mapping[str, MetadataValue]
+    ids: Sequence[str] | None
+    tags: Sequence[str] | None
+    metadata: Mapping[str, MetadataValue] | None
     since: datetime | str | None
     until: datetime | str | None
     as_of: datetime | str | None
@@ -162,12 +152,15 @@ class SearchQuery(BaseModel):
         description="Values of the parameters of `retrieval_query`.",
         json_schema_extra={"additionalProperties": False},
     )
-    ids: Annotated[tuple[_RecordId, ...], Field(max_length=MOST_RESULTS), AS_TUPLE] = Field(
-        default=(), description="Within a scope: only records with one of these ids, each with its `chat_id`."
+    ids: Annotated[tuple[_RecordId, ...], Field(max_length=MOST_RESULTS), AS_TUPLE] | None = Field(
+        default=None,
+        description="Within a scope: only records with one of these ids, each with its `chat_id`; empty: none.",
     )
-    tags: Tags = Field(default=(), description="Within a scope: only memories with all of these tags.")
-    metadata: Metadata = Field(
-        default_factory=dict, description="Within a scope: only memories whose metadata has all of these values."
+    tags: Annotated[Tags, Field(json_schema_extra={"minItems": 1})] | None = Field(
+        default=None, description="Within a scope: only memories with all of these tags, at least one."
+    )
+    metadata: Annotated[Metadata, Field(json_schema_extra={"minProperties": 1})] | None = Field(
+        default=None, description="Within a scope: only memories whose metadata has all of these values, at least one."
     )
     since: Time | None = Field(
         default=None, description="Within a scope: only what was said, or of facts what holds, from this time on."
@@ -222,7 +215,7 @@ class SearchQuery(BaseModel):
                 msg = f"without_embedder is for memories, and {self.of} are always searched by words: leave it out"
                 raise ValueError(msg)
             return self._check_filters()
-        if filters := [name for name in MemoryFilters.__annotations__ if getattr(self, name) not in _ABSENT]:
+        if filters := [name for name in MemoryFilters.__annotations__ if self._is_given(name)]:
             msg = f"{filters[0]} is for what is remembered: give a scope as memory, or leave it out"
             raise ValueError(msg)
         if self.without_embedder is not None:
@@ -240,7 +233,11 @@ class SearchQuery(BaseModel):
         return self
 
     def _check_filters(self) -> Self:
-        """Raise ``ValueError`` for filters that nothing can pass."""
+        """Raise ``ValueError`` for filters that nothing can pass, or that would let everything pass."""
+        for name in ("tags", "metadata"):
+            if (value := getattr(self, name)) is not None and not value:
+                msg = f"{name} is empty, which limits nothing: name at least one, or leave {name} out"
+                raise ValueError(msg)
         if (self.tags or self.metadata) and self.of not in EMBEDDED:
             msg = f"{self.of} have no tags and no metadata: leave tags and metadata out, or search memories"
             raise ValueError(msg)
@@ -258,11 +255,15 @@ class SearchQuery(BaseModel):
         scopes = () if self.memory is None else (self.memory, *self.any_of)
         return tuple(dict(pairs) for pairs in dict.fromkeys(tuple(each.given.items()) for each in scopes))
 
+    def _is_given(self, name: str) -> bool:
+        """Return whether a filter is given: an empty selection of ids is."""
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
+
     @property
     def sent(self) -> dict[str, Any]:
         """The fields to send: without filters that are not given, which an earlier responder would refuse."""
         filters = MemoryFilters.__annotations__
-        return {name: value for name, value in vars(self).items() if name not in filters or value not in _ABSENT}
+        return {name: value for name, value in vars(self).items() if name not in filters or self._is_given(name)}
 
     @property
     def finds_memory(self) -> bool:

@@ -111,6 +111,26 @@ async def test_a_statement_stays_of_a_forgotten_memory_only_where_that_is_wanted
     assert await told.ask("Where do I live?") == [("I live in Oslo.", None)]
 
 
+async def test_what_ended_is_marked_in_each_of_several_scopes_and_only_when_it_had(told: Told) -> None:
+    await told.write("I live in Oslo.", "I moved to Bergen.")
+    right = [("I moved to Bergen.", None), ("I live in Oslo.", day(20))]
+    for others in ([], [MemoryScope(application_id="team")], [MemoryScope(user_id="u1", agent_id="a")]):
+        assert await told.ask("Where do I live?", any_of=others) == right
+    assert await told.ask("Where do I live?", as_of=T0 + timedelta(days=15)) == [("I live in Oslo.", None)]
+
+
+async def test_a_statement_that_is_left_tells_by_what_it_is_forgotten(told: Told, url: str, store: GraphStore) -> None:
+    await told.write("I live in Oslo.")
+    id = memory_id("/test", "e1", 0)
+    forget = {"memory_ids": [id], "keep_statements": True}
+    await write(url, store, [event("memory.forget", 11, forget, chat="chat of u1")])
+    searcher = Searcher(store, clock=PastClock(TODAY, SYSTEM_CLOCK))
+    query = SearchQuery(memory=MemoryScope(user_id="u1"))
+    [left] = (await searcher.search(APP, query, timeout_s=60)).rows()
+    [row] = (await searcher.search(APP, query.model_copy(update={"ids": (left["id"],)}), timeout_s=60)).rows()
+    assert (row["kind"], row["chat_id"], row["memory_id"]) == ("statement", "chat of u1", id)
+
+
 async def test_an_update_of_a_memory_forgets_what_its_earlier_text_stated(
     told: Told, url: str, store: GraphStore
 ) -> None:

@@ -364,10 +364,23 @@ async def test_of_an_odd_message_what_can_be_is_remembered(
         )
     [event] = bus_seen.events
     assert event.data["messages"] == [said("naive secret"), said("numbered secret"), said("plain")]
-    assert len(caplog.records) == 6
+    assert len(caplog.records) == 4
     assert "time: Input should have timezone info" in caplog.text
     assert "secret" not in caplog.text
     assert "u1" not in caplog.text
+
+
+async def test_only_a_bad_field_of_a_message_goes(
+    client: Client, bus_seen: Bus, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = said("tea", time="2026-03-01", tags=["home"], metadata={"a": {"b": 1}}, author_name="Ann")
+    await MemoryClient(client, user_id="u1").remember([given])
+    [event] = bus_seen.events
+    assert event.data["messages"] == [said("tea", time="2026-03-01T00:00:00Z", tags=["home"], author_name="Ann")]
+    assert caplog.messages == [
+        "a message is remembered without metadata: metadata.a: expected a text of at most 1,024 characters, a number, "
+        "true or false"
+    ]
 
 
 async def test_a_field_of_a_message_that_would_be_lost_is_refused_and_named(client: Client, bus_seen: Bus) -> None:
@@ -616,6 +629,9 @@ async def test_records_are_listed_changed_and_forgotten_within_the_scope_only(ur
         shown = await ann.recall("live", since=before, any_of=[MemoryScope(user_id="bob")])
         assert texts(shown) == ["I live in Bergen"]
         assert len(texts(await ann.recall("live", any_of=[bob.scope]))) == 2
+        for none in ({}, {"tags": ["home"]}):
+            assert await ann.forget([], wait_s=CONFIRMED_S, **none) == ()  # type: ignore[arg-type]
+        assert await ann.list(ids=[], budget_ms=BUDGET_MS) == []
         assert await ann.forget(tags=["home"], wait_s=CONFIRMED_S) in {(id, rows[0]["id"]), (rows[0]["id"], id)}
         assert await ann.list(budget_ms=BUDGET_MS) == []
         assert texts(await ann.recall("live", as_of=before)) == [], "nor what it said before"
@@ -626,11 +642,16 @@ async def test_what_forgets_nothing_or_everything_is_refused(client: Client, bus
     memories = MemoryClient(client, user_id="ann")
     for given, message in (
         ({}, "give memory_ids or a filter"),
-        ({"tags": []}, "give memory_ids or a filter"),
+        ({"tags": []}, "tags is empty"),
+        ({"memory_ids": ["m"], "metadata": {}}, "metadata is empty"),
         ({"as_of": T0}, "as_of is no filter of what to forget"),
+        ({"any_of": [MemoryScope(application_id="team")]}, "any_of is no filter of what to forget"),
+        ({"since": None, "tags": None}, "give memory_ids or a filter"),
     ):
         with pytest.raises(ValueError, match=message):
             await memories.forget(**given)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="min_score is for `recall`"):
+        await memories.list(min_score=0.5)
     with pytest.raises(TypeError, match="search\\(\\) has no argument 'tag'; did you mean 'tags'"):
         await memories.recall("x", tag=["a"])  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="tags must be a list"):

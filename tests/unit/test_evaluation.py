@@ -18,8 +18,10 @@ from graphweft_contracts.prompt_text import enclose
 from graphweft_rules.files.model import Place
 from graphweft_rules.output.memory_block import NOTHING_CLOSE, MemoryRow, memory_text
 from graphweft_rules.output.passages import passage
+from graphweft_workers.cli.evaluate import limits_of
 from graphweft_workers.evaluation.asking import QuestionScores, Way
 from graphweft_workers.evaluation.baseline import compare_with, load_baseline
+from graphweft_workers.evaluation.locomo import read as read_locomo
 from graphweft_workers.evaluation.measures import (
     METRICS,
     RunComparison,
@@ -255,6 +257,7 @@ questions:
         ("questions: [{question: a, user: b, expect: [7]}]", "q:1:45: error wrong-type: expect is 7: it must be"),
         ('questions: [{question: a, user: " b", expect: c}]', "q:1:33: error bad-value: user is no scope"),
         ("questions: [{question: a, user: b, expect: c, user: d}]", "error"),
+        ("questions:\n- question: a\n  user: b\n  expect:\n    # - m7", "take the # away before those that answer it"),
     ],
 )  # fmt: skip
 def test_a_fault_of_a_file_has_its_place_and_what_to_do(text: str, said: str) -> None:
@@ -285,6 +288,34 @@ def test_bounds_are_at_least_or_at_most_as_the_metric_wants() -> None:
         "--fail-under stale: no question says anything of it: add one, or leave it out",
     ]
     assert {part.text for part in broken.parts() if isinstance(part, Notice)} == {*broken.failures}
+
+
+def test_a_run_that_finds_nothing_says_what_to_check() -> None:
+    report = EvaluationReport(app="nosuch", answered=[answered("a", 0)])
+    assert any(isinstance(part, Notice) and "check --app" in part.text for part in report.parts())
+
+
+@pytest.mark.parametrize("bound", ["recall@10=6", "empty=-1", "tokens=-1", "block=nan"])
+def test_a_bound_that_no_metric_can_have_is_refused(bound: str) -> None:
+    with pytest.raises(InvalidSettings, match="--fail-under"):
+        limits_of(bound)
+    assert limits_of("recall@10=1,tokens=300") == {"recall@10": 1, "tokens": 300}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "it is no JSON"),
+        ("{}", "it must be a list of conversations"),
+        ("[{}]", "conversation 1 has no conversation"),
+        ("[1]", "conversation 1 is not as in a list of conversations"),
+    ],
+)
+def test_a_file_of_another_format_is_named_in_plain_words(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "l.json").write_text(text)
+    with pytest.raises(ValueError, match=said) as caught:
+        read_locomo(tmp_path / "l.json")
+    assert not any(name in str(caught.value) for name in ("JSONDecodeError", "KeyError", "TypeError"))
 
 
 def test_a_question_without_an_answer_is_counted_with_its_reason() -> None:

@@ -19,6 +19,9 @@ import { wellFormed } from "./values.js";
 const SOURCE = "/graphweft/memory";
 const ROLES: readonly string[] = ["user", "assistant"];
 const KNOWN = new Set(["role", "text", "content", "time", "messageId", "authorName", "tags", "metadata"]);
+/** What may say what is to be forgotten. */
+const FORGETTING = new Set(["ids", "tags", "metadata", "since", "until"]);
+const FORGETTABLE = new Set(["memory", "statement"]);
 const PAGE = 1_000;
 const LISTING_MS = 2_000;
 const SCOPES = ["application_id", "agent_id", "user_id", "thread_id"] as const;
@@ -153,6 +156,9 @@ export class MemoryClient {
     if (row === null || typeof row["chat_id"] !== "string") {
       throw new InvalidEvent("the scope has no such memory", "`list` returns its memories with their ids");
     }
+    if (row["kind"] !== "memory") {
+      throw new InvalidEvent("this is left of a forgotten memory", "`forget` it, and remember what holds");
+    }
     const { text, time, tags, metadata, pinned } = changes;
     if (text === undefined && tags === undefined && metadata === undefined && pinned === undefined) {
       throw new InvalidEvent("the update changes nothing", "give text, tags, metadata or pinned");
@@ -176,26 +182,37 @@ export class MemoryClient {
   }
 
   /**
-   * Forget memories of the scope, by their ids or by filters, with all that they said before. Returns the ids of those
-   * that were found. Facts, preferences and summaries from them stay.
+   * Forget memories of the scope, by their ids or by `tags`, `metadata`, `since`, `until`, with all that they said
+   * before. An id may also be that of a statement that is left of a forgotten memory: all that are left of it go. Returns
+   * the ids of those that were found, of an empty list of ids none. Facts, preferences and summaries from them stay.
    */
   async forget(which: readonly string[] | MemoryFilters, options: EmitOptions = {}): Promise<readonly string[]> {
     const filters: MemoryFilters = isList(which) ? { ids: which } : which;
-    const says = (value: object | undefined): boolean => value instanceof Date || Object.keys(value ?? {}).length > 0;
-    if (!Object.values(filters).some(says)) throw new InvalidEvent("nothing says what to forget", "give ids or a filter");
+    const given = Object.entries(filters).filter(([, value]) => value != null);
+    const other = given.map(([name]) => name).find((name) => !FORGETTING.has(name));
+    if (other !== undefined) throw new InvalidEvent(`${other} is no filter of what to forget`, "leave it out");
+    if (given.length === 0) throw new InvalidEvent("nothing says what to forget", "give ids or a filter");
+    if (filters.ids?.length === 0) return [];
+    for (const [name, value] of given) {
+      if (value instanceof Date || Object.keys(value as object).length > 0) continue;
+      throw new InvalidEvent(`${name} is empty, which limits nothing`, "name at least one, or leave it out");
+    }
+    const of = filters.ids ? "all" : "memories";
     const forgotten = new Set<string>();
     for (;;) {
-      const found = (await this.list({ ...filters, topK: PAGE })).map((row) => String(row["id"]));
+      const rows = await this.list({ ...filters, of, topK: PAGE });
+      const found = rows.filter((row) => FORGETTABLE.has(String(row["kind"]))).map((row) => String(row["id"]));
       const ids = found.filter((id) => !forgotten.has(id));
       if (ids.length === 0) return [...forgotten];
-      const chats = new Map<string, string[]>();
-      for (const row of await this.list({ ids, topK: PAGE })) {
+      const chats = new Map<string, Set<string>>();
+      for (const row of await this.list({ ids, of, topK: PAGE })) {
         const chat = String(row["chat_id"]);
-        chats.set(chat, [...(chats.get(chat) ?? []), String(row["id"])]);
+        // A statement goes by the memory that it is left of.
+        chats.set(chat, (chats.get(chat) ?? new Set()).add(String(row["memory_id"] ?? row["id"])));
       }
       // Only in the chat in which a memory was added, adding and forgetting have an order.
-      for (const [chatId, memory_ids] of chats) {
-        const event = createEvent("memory.forget", { ...this.#fields(), chatId, data: { memory_ids } });
+      for (const [chatId, memoryIds] of chats) {
+        const event = createEvent("memory.forget", { ...this.#fields(), chatId, data: { memory_ids: [...memoryIds] } });
         this.#position = await this.#client.emit(event, options);
       }
       for (const id of ids) forgotten.add(id);

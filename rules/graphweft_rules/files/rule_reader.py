@@ -42,7 +42,7 @@ from graphweft_rules.matching import conditions
 from graphweft_rules.matching import parameters as params
 from graphweft_rules.matching.clock import OWN_PREFIX
 from graphweft_rules.matching.condition_cost import MOST_STEPS, CostClass
-from graphweft_rules.matching.searches import parse_retrieval, plain_value, refers, said
+from graphweft_rules.matching.searches import filter_fault, parse_retrieval, plain_value, refers, said
 
 _EVENT: Final = re.compile(form.EVENT_PATTERN)
 _COSTS: Final[dict[CostClass, str]] = {
@@ -282,6 +282,9 @@ class _Checks(FormReader):
         """Return a filter of a search: a value that ``SearchQuery`` accepts, or one with references."""
         value = self._source(key, values.entries[key].value)
         if not refers(value):
+            if fault := filter_fault(key, plain_value(value)):
+                self.error("bad-value", f"{fault}: leave {key} out, or say what it limits", values.place_of(key))
+                return value
             try:
                 SearchQuery.model_validate({"memory": {"user_id": "any"}, key: plain_value(value)})
             except ValidationError as error:

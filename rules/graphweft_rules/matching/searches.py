@@ -111,7 +111,35 @@ def _filter(name: str, source: ParameterSource, scope: Scope) -> Any:
     value = source.resolve(scope)
     if isinstance(value, Absent):
         raise NotReadyError(f"{name} of the search needs {value.name}, which is missing: publish it")
+    if fault := filter_fault(name, value):
+        raise NotReadyError(f"{fault}: without it the search would find more, or memories of others")
     return value
+
+
+def filter_fault(name: str, value: Any) -> str | None:
+    """Return why a value of a filter limits nothing, or less than it should; None if it does not.
+
+    Null is such a value at any depth: a scope with a null is wider than the rule says.
+    """
+    faults = (f"{where} of the search is null" for where, each in _parts(name, value) if each is None)
+    if fault := next(faults, None):
+        return fault
+    if name in {"tags", "metadata"} and isinstance(value, dict | list | tuple) and not value:
+        return f"{name} of the search is empty"
+    return None
+
+
+def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a value and what it holds, in whatever depth, each with its place."""
+    yield name, value
+    if isinstance(value, dict):
+        entries: dict[Any, Any] = value  # pyright: ignore[reportUnknownVariableType]
+        for key, each in entries.items():
+            yield from _parts(f"{name}.{key}", each)
+    elif isinstance(value, list | tuple):
+        items = cast("Sequence[Any]", value)
+        for place, each in enumerate(items):
+            yield from _parts(f"{name}.{place}", each)
 
 
 def text_of(source: ParameterSource, scope: Scope, history: int) -> str:

@@ -182,8 +182,50 @@ def test_filters_are_values_or_references(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("filters", "value", "message"),
+    [
+        ("any_of: [{application_id: team, user_id: $context.x}]", None, "any_of.0.user_id of the search is null"),
+        ("any_of: $context.x", [{"user_id": None, "agent_id": "a"}], "any_of.0.user_id of the search is null"),
+        ("any_of: $context.x", None, "any_of of the search is null"),
+        ("tags: $context.x", [], "tags of the search is empty"),
+        ("tags: [$context.x]", None, "tags.0 of the search is null"),
+        ("metadata: $context.x", {}, "metadata of the search is empty"),
+        ("metadata: {n: $context.x}", None, "metadata.n of the search is null"),
+        ("ids: $context.x", None, "ids of the search is null"),
+        ("since: $context.x", None, "since of the search is null"),
+        ("as_of: $context.x", None, "as_of of the search is null"),
+        ("min_score: $context.x", None, "min_score of the search is null"),
+        ("any_of: [{application_id: team, user_id: $context.x}]", "", "any_of.0.user_id"),
+        ("any_of: [{application_id: team, user_id: $context.x}]", {}, "any_of.0.user_id"),
+        ("any_of: [$context.x]", {}, "any_of.0"),
+        ("ids: $context.x", "m1", "ids: expected a list"),
+        ("tags: $context.x", "", "tags: expected a list"),
+        ("since: $context.x", "", "since: "),
+    ],
+)
+def test_a_filter_never_widens_a_search(tmp_path: Path, filters: str, value: Any, message: str) -> None:
+    rules = load(tmp_path, search(f"{MEMORIES}, {filters}"))
+    [skipped] = map(why, bind(rules, user_id="ada", messages="x", x=value))
+    assert message in skipped
+
+
+def test_ids_that_are_none_are_an_empty_selection(tmp_path: Path) -> None:
+    rules = load(tmp_path, search(f"{MEMORIES}, ids: $context.x"))
+    [found] = map(searched, bind(rules, user_id="ada", messages="x", x=[]))
+    assert found.ids == ()
+    assert "ids" in found.sent, "the responder must not take it as absent"
+
+
+@pytest.mark.parametrize(
     ("marked", "message"),
     [
+        (f"{MEMORIES}, tags: »[]", "tags of the search is empty: leave tags out"),
+        (f"{MEMORIES}, metadata: »{{}}", "metadata of the search is empty: leave metadata out"),
+        (f"{MEMORIES}, since: »null", "since of the search is null: leave since out"),
+        (
+            f"{MEMORIES}, any_of: »[{{application_id: team, user_id: null}}]",
+            "any_of.0.user_id of the search is null: leave any_of out",
+        ),
         (f"{MEMORIES}, tags: »home", "tags: expected a list"),
         (f"{MEMORIES}, since: »soon", "since: "),
         (f"{MEMORIES}, min_score: »2", "min_score: Input should be less than or equal to 1"),

@@ -21,7 +21,7 @@ from graphweft_workers.evaluation.asking import QuestionScores, QuestionSettings
 from graphweft_workers.evaluation.baseline import compare_with, load_baseline
 from graphweft_workers.evaluation.collecting import MOST_SCANNED, collect, file_of
 from graphweft_workers.evaluation.locomo import Conversation, memories_of, questions_of, read
-from graphweft_workers.evaluation.measures import METRICS
+from graphweft_workers.evaluation.measures import METRICS, SHARES
 from graphweft_workers.evaluation.question_file import load_questions
 from graphweft_workers.evaluation.questions import Evidence, MemoryQuestion
 from graphweft_workers.reports.evaluation import EvaluationReport
@@ -72,7 +72,7 @@ async def eval_run(
     It asks a responder, as a runtime would, and changes nothing. No model judges the answers.
     """
     settings = Settings.load(data=data)
-    limits = _limits(fail_under)
+    limits = limits_of(fail_under)
     baseline = None if against is None else load_baseline(against)
     questions, conversations = _questions(file, locomo)
     if send and not conversations:
@@ -161,7 +161,7 @@ async def _publish(
         raise InvalidSettings("not all conversations were applied: see `graphweft dlq list` and `graphweft status`")
 
 
-def _limits(text: str | None) -> dict[str, float]:
+def limits_of(text: str | None) -> dict[str, float]:
     """Return the bounds by metric. Raises ``InvalidSettings``."""
     found: dict[str, float] = {}
     for part in (text or "").split(",") if text is not None else ():
@@ -175,4 +175,7 @@ def _limits(text: str | None) -> dict[str, float]:
             found[name] = math.nan
         if not math.isfinite(found[name]):
             raise InvalidSettings(f"--fail-under: {part.strip()!r} has no number: write {name}=0.6")
+        if found[name] < 0 or (name in SHARES and found[name] > 1):
+            most = "from 0 to 1" if name in SHARES else "0 or more"
+            raise InvalidSettings(f"--fail-under: {part.strip()!r} is no bound: {name} is {most}, so write {name}=0.6")
     return found

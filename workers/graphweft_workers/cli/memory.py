@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -373,6 +374,8 @@ def _messages_of(file: str) -> list[MemoryMessage]:
                     content = read_whole(given, name)
     except OSError as error:
         raise InvalidEvent(f"{file}: {error.strerror}") from error
+    if content.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+        raise InvalidEvent(f"{name} is a JSON list: write one message a line, as `jq -c '.[]'` does; nothing was sent")
     faults = LineFaults(print_error)
     found = values_of_lines(enumerate(io.BytesIO(content), 1), name, faults, _message)
     messages = [message for _, message in found]

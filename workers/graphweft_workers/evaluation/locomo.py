@@ -61,10 +61,24 @@ class Conversation:
 def read(file: Path) -> list[Conversation]:
     """Return the conversations of a file. Raises ``ValueError`` that says what is not as the format wants it."""
     try:
-        samples = json.loads(file.read_text("utf-8"))
-        return [_conversation(sample) for sample in samples]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{file} is not in the format of locomo10.json: {error!r}") from error
+        samples: Any = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not in the format of locomo10.json: it is no JSON ({error})") from error
+    wanted = "a list of conversations, each with sample_id, conversation and qa"
+    if not isinstance(samples, list):
+        raise ValueError(f"{file} is not in the format of locomo10.json: it must be {wanted}")
+    listed: list[Any] = samples  # pyright: ignore[reportUnknownVariableType]
+    found: list[Conversation] = []
+    for number, sample in enumerate(listed, 1):
+        try:
+            found.append(_conversation(sample))
+        except KeyError as error:
+            message = f"{file} is not in the format of locomo10.json: conversation {number} has no {error.args[0]!s}"
+            raise ValueError(message) from error
+        except (TypeError, AttributeError, ValueError) as error:
+            message = f"{file} is not in the format of locomo10.json: conversation {number} is not as in {wanted}"
+            raise ValueError(message) from error
+    return found
 
 
 def memories_of(conversation: Conversation, app_id: str) -> Iterator[tuple[Event, Mapping[str, str]]]:

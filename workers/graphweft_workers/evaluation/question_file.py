@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -15,6 +17,12 @@ from graphweft_rules.files.source import parse
 from graphweft_rules.files.tree import Node
 from graphweft_workers.evaluation import form
 from graphweft_workers.evaluation.questions import ExpectedMessage, MemoryQuestion
+
+_TO_COMPLETE: Final = (
+    "expect is empty: nobody has said yet what answers the question. Write ids, as in [m7] (in a file of "
+    "`graphweft eval collect`, take the # away before those that answer it), `contains: [words]` or `nothing: true`, "
+    "or remove the question"
+)
 
 
 def load_questions(path: Path) -> tuple[MemoryQuestion, ...]:
@@ -44,6 +52,10 @@ class _Reader(FormReader):
 
     def question(self, node: Node) -> MemoryQuestion | None:
         values = self.table(node, form.QUESTION)
+        self.findings[:] = [
+            replace(found, message=_TO_COMPLETE) if found.message.startswith("expect is empty") else found
+            for found in self.findings
+        ]
         scope = self._scope(values)
         if "nothing" in values and values.right.get("nothing") is False:
             message = "nothing is false: write true, or what the answer is (expect or contains)"

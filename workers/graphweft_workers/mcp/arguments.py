@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from graphweft_contracts.memory import MOST_TAGS, ScopeName
-from graphweft_contracts.search import Time
+from graphweft_contracts.moments import Time
 
 MAX_CHARACTERS: Final = 4_096
 """Of a text to remember. A result of 2,000 tokens, the default, has room for it, and a search finds it by its topic."""

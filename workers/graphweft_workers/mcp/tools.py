@@ -131,7 +131,7 @@ class Tools:
             of=given.of,
             index_type=access.index_type if given.of in EMBEDDED and given.query.strip() else None,
             top_k=given.top_k,
-            tags=given.tags,
+            tags=given.tags or None,
             since=given.since,
             until=given.until,
             as_of=given.as_of,
@@ -158,7 +158,7 @@ class Tools:
 
     async def _list(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = MemoryListArguments.model_validate(raw)
-        rows = await self._latest(given.limit, tags=given.tags, since=given.since, until=given.until)
+        rows = await self._latest(given.limit, tags=given.tags or None, since=given.since, until=given.until)
         records = [_record(row) for row in rows]
         return ToolAnswer(text=_in_lines(records) or "no memories", data={"memories": records})
 
@@ -181,7 +181,9 @@ class Tools:
                 given.id, text=given.text, tags=given.tags, pinned=given.pinned, wait_s=self._access.budget_ms / 1000
             )
         except ValueError as error:
-            raise _Refused(_UNKNOWN if "has no memory" in str(error) else f"{error}: call again with it") from None
+            if "has no memory" in str(error):
+                raise _Refused(_UNKNOWN) from None
+            raise _Refused(str(error) if "is left of" in str(error) else f"{error}: call again with it") from None
         return _sent("updated", position)
 
     async def _forget(self, raw: Mapping[str, Any]) -> ToolAnswer:

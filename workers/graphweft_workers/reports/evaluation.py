@@ -19,6 +19,7 @@ _MOST: Final = 10
 _CELL: Final = 80
 _WHOLE: Final = frozenset({"tokens", "p50_ms", "p99_ms"})
 """Metrics that are no shares."""
+_NOT_ANSWERED: Final = "Not, or not wholly answered (share that was found; 1 less if something outdated came first)"
 _BY_TAG: Final = ("recall@10", "block", "stale", "nothing")
 
 
@@ -86,6 +87,11 @@ class EvaluationReport:
         if self.tags:
             yield self._by_tag()
         yield from self._not_found()
+        if not any(score.quality > 0 for each in self.answered for score in each.scores.values()):
+            yield Notice(
+                "nothing that answers a question was found: check --app, and the user, thread, agent or application of "
+                "each question, of which `graphweft memory list` shows the latest memories"
+            )
         yield from self._faults()
         if self.compared is not None:
             yield from _comparison(self.compared)
@@ -127,7 +133,11 @@ class EvaluationReport:
                 )
                 for each in found[:_MOST]
             ]  # fmt: skip
-            yield TextTable(("question", "asked of", *self._ways), rows, title="Not, or not wholly answered")
+            yield TextTable(
+                ("question", "asked of", *self._ways),
+                rows,
+                title=_NOT_ANSWERED,
+            )
             if len(found) > _MOST:
                 yield f"and {counted(len(found) - _MOST, 'other')}: see --json"
 

@@ -219,6 +219,8 @@ class _Search:
         if self._query.memory:
             targets = searched(self._query, now=utc_text(self._at), since=self._since())
             if kind is None or not self._query.text.strip():
+                if self._query.min_score is not None:  # the latest have no score
+                    return SearchRows(table=Table(columns=_columns(targets), rows=()))
                 recent = self._latest if not self._query.text.strip() else self._latest_and_words
                 hits = _distinct(targets, [*await self._pinned(targets), *await recent(targets)])[: self._query.top_k]
                 return SearchRows(table=_unscored(await self._shown(targets, hits)))
@@ -442,7 +444,7 @@ class _Search:
                 at: ender
                 for at in looked_at
                 if (ended := self._ended.get(at)) is not None and ended.until[:10] <= last_day
-                and (ender := self._ender(targets, ended)) is not None
+                and (ender := self._ender(targets, at[0], ended)) is not None
             }  # fmt: skip
             ended_by |= found
             looked_at = {ender for ender in found.values() if ender not in self._ended}
@@ -454,22 +456,30 @@ class _Search:
 
     async def _look_up_ended(self, targets: Sequence[SearchTarget], keys: Collection[tuple[int, str]]) -> None:
         """Look up which of the memories and statements have ended."""
-        of_label = {target.labels: of for of, target in enumerate(targets)}
-        memories, alone = (of_label.get((label,), -1) for label in (MEMORY_LABEL, STATEMENT))
-        wanted = sorted(at for at in keys if at[0] in {memories, alone} and at not in self._ended)
-        if not wanted:
-            return
-        asked = ended_query(
-            self._dialect, targets[wanted[0][0]].scope,
-            [key for of, key in wanted if of == memories], [key for of, key in wanted if of == alone],
-        )  # fmt: skip
-        ended = read_ended((await self._ask(asked)).rows, utc_text(self._at))
-        self._ended |= {at: ended.get(at[1]) for at in wanted}
+        ending = {(MEMORY_LABEL,), (STATEMENT,)}
+        wanted = sorted(at for at in keys if targets[at[0]].labels in ending and at not in self._ended)
+        of_scope: dict[tuple[tuple[str, str], ...], list[tuple[int, str]]] = {}
+        for at in wanted:
+            of_scope.setdefault(tuple(targets[at[0]].scope.items()), []).append(at)
+        asked = [
+            ended_query(
+                self._dialect, dict(scope),
+                [key for of, key in some if targets[of].labels == (MEMORY_LABEL,)],
+                [key for of, key in some if targets[of].labels == (STATEMENT,)],
+            )
+            for scope, some in of_scope.items()
+        ]  # fmt: skip
+        now = utc_text(self._at)
+        for some, table in zip(of_scope.values(), await self._each(asked), strict=True):
+            ended = read_ended(table.rows, now)
+            self._ended |= {at: ended.get(at[1]) for at in some}
 
-    def _ender(self, targets: Sequence[SearchTarget], ended: Ended) -> tuple[int, str] | None:
+    def _ender(self, targets: Sequence[SearchTarget], of: int, ended: Ended) -> tuple[int, str] | None:
         """Return what ended something: a memory, or the statement left of it; None if the search finds neither."""
         label, key = (STATEMENT, ended.by_statement) if ended.by_memory is None else (MEMORY_LABEL, ended.by_memory)
-        return next(((of, key) for of, target in enumerate(targets) if target.labels == (label,)), None)
+        scope = targets[of].scope
+        places = (at for at, target in enumerate(targets) if target.labels == (label,) and target.scope == scope)
+        return next(((at, key) for at in places), None)
 
     async def _indexes_of(self, targets: Sequence[SearchTarget], near: Sequence[Hit]) -> list[ScopeIndex]:
         """Return an index of each target: the one of its scope, or one of nodes that are read now."""
@@ -601,6 +611,11 @@ class _Search:
                 found[some[0].of, handle] = (text, *(row.get(name) for name in others))
         if "invalid_at" in others:
             place = 1 + others.index("invalid_at")
+            if self._query.as_of is not None:  # what ended later had not ended then
+                now = utc_text(self._at)
+                for at, row_then in found.items():
+                    if isinstance(row_then[place], str) and row_then[place] > now:
+                        found[at] = (*row_then[:place], None, *row_then[place + 1 :])
             await self._look_up_ended(targets, [(hit.of, hit.key) for hit in hits if (hit.of, hit.handle) in found])
             for hit in hits:
                 whole, ended = found.get((hit.of, hit.handle)), self._ended.get((hit.of, hit.key))

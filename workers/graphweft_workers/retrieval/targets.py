@@ -23,6 +23,11 @@ from graphweft_workers.retrieval.records import (
 )
 
 _MEMORY: Final = "memory"
+_STATEMENT: Final = "statement"
+_FORGOTTEN_BY: Final[dict[str | None, tuple[str, ...]]] = {
+    _MEMORY: ("chat_id",), _STATEMENT: ("chat_id", "memory_id"),
+}  # fmt: skip
+"""Further columns of records that are asked for by ids: by these they are changed and forgotten."""
 _FACT_COLUMNS: Final = ("subject", "predicate", "object", "valid_at", "invalid_at", "created_at", "id")
 _MEMORY_COLUMNS: Final = (
     "role", "timestamp", "author_name", "times", "tags", "metadata", "pinned", "invalid_at", "id",
@@ -55,12 +60,12 @@ def pinned(targets: Collection[SearchTarget]) -> tuple[SearchTarget, ...]:
 def _filtered(target: SearchTarget, query: SearchQuery, now: str) -> SearchTarget:
     """Return a target with the filters of a search."""
     filters: list[tuple[str, Any]] = []
-    if query.ids:
+    if query.ids is not None:
         filters.append(("{node}.id IN {value}", list(query.ids)))
-        if target.kind == _MEMORY:
-            target = replace(target, shown=(*target.shown, "chat_id"))
-    filters += [("{value} IN {node}.tags", tag) for tag in query.tags]
-    filters += [("{value} IN {node}.metadata_terms", term) for term in metadata_terms(query.metadata)]
+        if told := _FORGOTTEN_BY.get(target.kind):
+            target = replace(target, shown=(*target.shown, *told))
+    filters += [("{value} IN {node}.tags", tag) for tag in query.tags or ()]
+    filters += [("{value} IN {node}.metadata_terms", term) for term in metadata_terms(query.metadata or {})]
     time = f"{{node}}.{target.time}"
     if query.since is not None:
         filters.append((f"{time} >= {{value}}", utc_text(query.since)))
@@ -135,7 +140,7 @@ def _statements(scope: Mapping[str, str]) -> SearchTarget:
     """Return the target of statements whose memories are forgotten: others are found by their memories."""
     return _target(
         STATEMENT,
-        "statement",
+        _STATEMENT,
         "timestamp",
         ("role", "timestamp", "author_name", "invalid_at", "id"),
         scope,

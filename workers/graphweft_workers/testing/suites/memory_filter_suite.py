@@ -143,11 +143,8 @@ class MemoryFilterSuite(SearchFixtures):
         assert texts(await search(kit.searcher(), query("Oslo", "fulltext"))) == []
         before = await search(kit.searcher(), query("live", as_of=at(0.5)))
         [row] = before.rows()
-        assert (row["text"], row["invalid_at"], row["kind"]) == (
-            "I live in Oslo",
-            "2026-02-02T10:00:00.000000Z",
-            "memory",
-        )
+        # As of that day it had not ended.
+        assert (row["text"], row["invalid_at"], row["kind"]) == ("I live in Oslo", None, "memory")
         assert row["id"] == version_of("/s", "u", "c", memory_id("/s", "e", 0))
         assert texts(await search(kit.searcher(), query("", as_of=at(-1)))) == []
 
@@ -236,9 +233,14 @@ class MemoryFilterSuite(SearchFixtures):
         then = (await search(kit.searcher(), query("Where did I live in February 2026?", of="facts"))).rows()
         oslo = next(row for row in then if row["object"] == "Oslo")
         assert oslo["invalid_at"] == "2026-04-02T10:00:00.000000Z"
-        assert texts(await search(kit.searcher(), query("lives in", of="facts", as_of=at(30)))) == [
-            "The user lives in Oslo"
-        ]
+        before = (await search(kit.searcher(), query("lives in", of="facts", as_of=at(30)))).rows()
+        assert [(row["text"], row["invalid_at"]) for row in before] == [("The user lives in Oslo", None)]
+
+    async def test_no_ids_find_nothing_and_no_score_is_too_low(self, kit: SearchKit) -> None:
+        await kit.apply(added("e", "tea"))
+        for text in ("tea", ""):
+            assert texts(await search(kit.searcher(), query(text, ids=[]))) == []
+        assert texts(await search(kit.searcher(), query("", min_score=0.5))) == []
 
     async def test_a_memory_of_two_scopes_is_found_once(self, kit: SearchKit) -> None:
         await kit.apply(

@@ -1,0 +1,47 @@
+"""Filters of a search and fields of messages: what limits nothing is refused, and an empty selection is one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from graphweft_contracts import MemoryMessage, MemoryUpdate, SearchQuery
+from graphweft_contracts.memory import MemoryScope
+
+ANN = MemoryScope(user_id="ann")
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ({"ids": ["a\0b"]}, "ids.0"),
+        ({"ids": [""]}, "ids.0"),
+        ({"tags": []}, "tags is empty"),
+        ({"metadata": {}}, "metadata is empty"),
+        ({"metadata": {"a": {"b": 1}}}, "expected a text of at most 1,024 characters, a number, true or false"),
+    ],
+)
+def test_a_filter_that_limits_nothing_or_is_no_value_is_refused(filters: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        SearchQuery(memory=ANN, **filters)
+
+
+def test_no_ids_are_sent_as_a_selection_and_absent_filters_are_not() -> None:
+    assert SearchQuery(memory=ANN, ids=[]).sent["ids"] == ()  # type: ignore[arg-type]
+    absent = SearchQuery(memory=ANN, ids=None, tags=None, metadata=None, any_of=()).sent
+    assert not {"ids", "tags", "metadata", "any_of"} & absent.keys()
+    with pytest.raises(ValidationError, match="ids is for what is remembered"):
+        SearchQuery(index_name="i", ids=())
+
+
+@pytest.mark.parametrize("pinned", ["yes", 1, "true"])
+def test_only_true_and_false_pin(pinned: Any) -> None:
+    with pytest.raises(ValidationError, match="pinned"):
+        MemoryUpdate(memory_id="m", pinned=pinned)
+
+
+def test_a_day_is_a_time_of_a_message() -> None:
+    message = MemoryMessage.model_validate({"role": "user", "text": "tea", "time": "2026-03-01"})
+    assert message.model_dump(mode="json")["time"] == "2026-03-01T00:00:00Z"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from tests.services.pattern_steps import Steps
 from tests.services.planted_statements import Pair, planted
 
+from graphweft_contracts import Event
 from graphweft_workers.features.memory import claims as module
 from graphweft_workers.features.memory.claims import ENGLISH, Claim, is_all_stated, statements, without
+from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.features.memory.predicates import key_of
 
 
@@ -205,6 +209,23 @@ def test_patterns_take_few_steps(text: str) -> None:
     for form in ENGLISH.patterns:
         Steps(form.words).match(text, most=20_000)
     list(Steps(ENGLISH.tail).spans(text, most=100_000))
+
+
+@pytest.mark.parametrize(
+    ("texts", "kept"),
+    [
+        (["I live in Rome. I live in Oslo."], []), (["I don't live in Oslo anymore, I moved to Bergen."], ["Bergen"]),
+        (["I quit my job. I work for Acme."], ["Acme"]), (["I work for Acme. I quit my job."], [""]),
+        (["I live in Rome."] * 12, ["Rome"] * 10),
+    ],
+)  # fmt: skip
+def test_of_a_message_one_claim_of_a_key_counts_and_of_an_event_ten(texts: list[str], kept: list[str]) -> None:
+    data = {"user_id": "u1", "messages": [{"role": "user", "text": text} for text in texts]}
+    time = datetime(2026, 3, 1, tzinfo=UTC)
+    event = Event.create("memory.add", app_id="a", chat_id="c", data=data, id="e", source="/s", time=time)
+    by_id = {mutation.id: params for mutation, params in MemoryMutations().match(event)}
+    assert [each["object"] for each in by_id["state"]["statements"] if each["key"] is not None] == kept
+    assert len(by_id.get("end_statements", {"claims": []})["claims"]) == len(kept)
 
 
 def test_long_rows_of_words_take_no_time_to_speak_of() -> None:

@@ -417,8 +417,8 @@ _ENGLISH: Final = (
     _pattern(rf"{_THEY}{_OFTEN} works (?:at|for){_NAME}", "works for", is_name=True),
     _pattern(rf"{_THEY}{_OFTEN} works as (?:an? )?(?P<what>[^,;:!?()\n]+)", "works as"),
     _pattern(
-        rf"(?:{_I_AM}{_OFTEN} studying|{_I}{_OFTEN} study) (?!(?:every|hard|a lot|all|late|alone|together|to|abroad|now|"
-        rf"until|best|about)\b)(?P<what>[^,;:!?()\n]+?){_AT_FIRM}", "studies",
+        rf"(?:{_I_AM}{_OFTEN} studying|{_I}{_OFTEN} study) (?!(?:every|hard|a lot|all|late|alone|together|to|abroad|"
+        rf"now|until|best|about)\b)(?P<what>[^,;:!?()\n]+?){_AT_FIRM}", "studies",
     ),
     _pattern(rf"(?:my major is|{_I_HAVE}{_OFTEN} (?:switched|changed) my major to){_OFTEN}{_WHAT}", "studies"),
     # Names

@@ -176,7 +176,7 @@ def test_questions_of_users_are_proposed_with_rows_that_may_answer_them(up: Up) 
     text = up.ok("eval", "collect", *of_bob)
     (up.folder / "asked.yaml").write_text(text)
     faults = refused(up, "asked.yaml", "--app", "asked")
-    assert faults.count("error wrong-type: expect is empty: it must be a list") == 2
+    assert faults.count("error wrong-type: expect is empty: nobody has said yet") == 2
     completed = (
         text.replace("      # - ", "      - ")
         .replace("expect:\n", "nothing: true\n")

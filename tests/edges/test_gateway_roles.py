@@ -177,7 +177,7 @@ async def test_nobody_sends_what_only_workers_emit(url: str, app_id: str, type: 
 def test_the_types_that_jobs_emit_are_internal_or_erase() -> None:
     """A new job that emits another type must be protected, too."""
     own = {name for name in registered_payloads() if name.startswith(("memory.", "episode."))}
-    assert own == {*INTERNAL_TYPES, *ERASING_TYPES, "memory.add", "episode.add"}
+    assert own == {*INTERNAL_TYPES, *ERASING_TYPES, "memory.add", "memory.update", "episode.add"}
 
 
 async def test_no_message_speaks_as_the_system(url: str, app_id: str) -> None:

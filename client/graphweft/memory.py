@@ -35,7 +35,10 @@ _C = TypeVar("_C", bound=Client | SyncClient)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-__all__ = ("SOURCE", "MemoryClient", "SyncMemoryClient", "add_event", "chat_of", "erase_event")
+__all__ = (
+    "SOURCE", "ForgottenMemory", "MemoryClient", "SyncMemoryClient", "UnknownMemory", "add_event", "chat_of",
+    "erase_event",
+)  # fmt: skip
 
 logger = logging.getLogger("graphweft.memory")
 
@@ -48,13 +51,21 @@ _ACCEPTED: Final = frozenset({"role", "text", "content", *_FIELDS, *_LABELS})
 """The fields of a message that is a map."""
 _CHAT_ORDER: Final = tuple(reversed(SCOPES))
 _LISTING_MS: Final = 2_000
-"""The least budget of a list or look-up if the call names none: nobody waits for it in a turn."""
+"""The smallest budget of a list or a look-up, unless the call gives one: no turn waits for it."""
 _PAGE: Final = 1_000
 """Memories that are looked up at once; the limit of an event and of a search."""
 _FORGETTING: Final = ("tags", "metadata", "since", "until")
 """The filters of what is to be forgotten."""
 _FORGETTABLE: Final = frozenset({"memory", "statement"})
 _Rows = list[dict[str, Any]]
+
+
+class UnknownMemory(ValueError):
+    """The scope has no memory with the id that is to be changed."""
+
+
+class ForgottenMemory(ValueError):
+    """Of the memory that is to be changed, only a statement is left."""
 
 
 class _UnknownField(ValueError):
@@ -206,9 +217,9 @@ class _Memories(Generic[_C]):
     def _updated(self, row: Mapping[str, Any] | None, memory_id: str, changes: Mapping[str, Any]) -> Event:
         """Return the event that changes a memory, in the chat in which it was added."""
         if row is None or not row.get("chat_id"):
-            raise ValueError(f"the scope has no memory {memory_id!r}: `list` shows the ids of its memories")
+            raise UnknownMemory(f"the scope has no memory {memory_id!r}: `list` shows the ids of its memories")
         if row["kind"] != "memory":
-            raise ValueError(f"{memory_id!r} is left of a forgotten memory: forget it, and remember what holds")
+            raise ForgottenMemory(f"{memory_id!r} is left of a forgotten memory: forget it, and remember what holds")
         try:
             author = row["author_name"] if changes.get("text") is not None else None
             update = MemoryUpdate(memory_id=row["id"], author_name=author, **changes)

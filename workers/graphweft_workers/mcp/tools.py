@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from graphweft import Client, MemoryClient
 from graphweft.adapters.user_message import message_variables
+from graphweft.memory import ForgottenMemory, UnknownMemory
 from graphweft.searching import faults
 from graphweft_contracts import ContextReply, MemoryScope, ReasonCode, Transient
 from graphweft_contracts.prompt_text import enclose, harmless
@@ -180,10 +181,12 @@ class Tools:
             position = await self._memories.update(
                 given.id, text=given.text, tags=given.tags, pinned=given.pinned, wait_s=self._access.budget_ms / 1000
             )
+        except UnknownMemory:
+            raise _Refused(_UNKNOWN) from None
+        except ForgottenMemory as error:
+            raise _Refused(str(error)) from None
         except ValueError as error:
-            if "has no memory" in str(error):
-                raise _Refused(_UNKNOWN) from None
-            raise _Refused(str(error) if "is left of" in str(error) else f"{error}: call again with it") from None
+            raise _Refused(f"{error}: call again with it") from None
         return _sent("updated", position)
 
     async def _forget(self, raw: Mapping[str, Any]) -> ToolAnswer:

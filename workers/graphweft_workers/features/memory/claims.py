@@ -112,7 +112,11 @@ class Language:
 
 def statements(text: str, *, year: int = 0) -> Iterator[UserStatement]:
     """Yield what a message of a user states, in order. ``year`` is that of the message: "in 2019" is past then."""
-    for sentence in islice(_own_sentences(text), _SENTENCES):
+    yield from _stated(_own_sentences(text), year)
+
+
+def _stated(sentences: Iterable[str], year: int) -> Iterator[UserStatement]:
+    for sentence in sentences:
         if tells_nothing(sentence, "user") or sentence.endswith("?"):
             continue
         for part, claim in _parts(sentence, ENGLISH, year):
@@ -132,8 +136,9 @@ class EventReader:
         self._characters -= min(len(text), LONGEST)
         if self._characters < 0:
             return []
-        self._sentences -= sum(1 for _ in islice(_own_sentences(text), _SENTENCES))
-        return list(statements(text, year=year)) if self._sentences >= 0 else []
+        sentences = _own_sentences(text)
+        self._sentences -= len(sentences)
+        return list(_stated(sentences, year)) if self._sentences >= 0 else []
 
 
 def is_all_stated(text: str, found: Sequence[UserStatement]) -> bool:
@@ -155,15 +160,12 @@ def without(text: str, found: Iterable[UserStatement]) -> str:
     return rest
 
 
-def _own_sentences(text: str) -> Iterator[str]:
-    """Yield the sentences with a word of the first person."""
+def _own_sentences(text: str) -> list[str]:
+    """Return the sentences with a word of the first person, at most ``_SENTENCES``."""
     plain = text[:LONGEST].replace("\u2019", "'")
-    for sentence in _SENTENCE.split(plain, maxsplit=_PIECES)[:_PIECES]:
-        if ENGLISH.own.search(sentence) is None:
-            continue
-        said = " ".join(sentence.split())
-        if len(said) <= _LONGEST_SENTENCE:
-            yield said
+    pieces = _SENTENCE.split(plain, maxsplit=_PIECES)[:_PIECES]
+    own = (" ".join(each.split()) for each in pieces if ENGLISH.own.search(each) is not None)
+    return list(islice((said for said in own if len(said) <= _LONGEST_SENTENCE), _SENTENCES))
 
 
 def _parts(sentence: str, language: Language, year: int) -> list[tuple[str, Claim | None]]:

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC
+from datetime import UTC, date
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
@@ -204,9 +204,12 @@ class _Search:
         """Limit of hits before they are combined, arranged or filtered."""
 
     @cached_property
+    def _today(self) -> date:
+        return self._at.astimezone(UTC).date()
+
+    @cached_property
     def _asked(self) -> RankedQuestion:
-        today = self._at.astimezone(UTC).date()
-        return read_question(self._query.text, today=today, filter_stop_words=self._query.filter_stop_words)
+        return read_question(self._query.text, today=self._today, filter_stop_words=self._query.filter_stop_words)
 
     async def run(self, indexes: Indexes, scopes: ScopeIndexes | None) -> SearchRows:
         kind = self._kind()
@@ -246,8 +249,7 @@ class _Search:
 
     def _since(self) -> str:
         """Return the time from which on what has ended counts: the first day that the question names, or now."""
-        today = self._at.astimezone(UTC).date()
-        days = [begin for period in self._asked.periods if (begin := period.begin(today))]
+        days = [begin for period in self._asked.periods if (begin := period.begin(self._today))]
         return min([*days, utc_text(self._at)])
 
     async def _pinned(self, targets: Sequence[SearchTarget]) -> list[Hit]:
@@ -264,8 +266,12 @@ class _Search:
         """Return the rows behind the pinned ones, which have the first score: they are there whatever is asked."""
         hits = await self._pinned(targets)
         score = shown[0][0].score if shown else LEAST
-        first = [(replace(hit, score=score), row) for hit, row in await self._rows(targets, hits)]
-        first = [each for each in first if plain_text(str(each[1][0])) not in {*map(plain_text, self._query.shown)}]
+        before = {*map(plain_text, self._query.shown)}
+        first = [
+            (replace(hit, score=score), row)
+            for hit, row in await self._rows(targets, hits)
+            if plain_text(str(row[0])) not in before
+        ]
         known = {(targets[hit.of].labels, hit.handle) for hit, _ in first}
         rest = [(hit, row) for hit, row in shown if (targets[hit.of].labels, hit.handle) not in known]
         return [*first, *rest][: self._query.top_k]
@@ -434,8 +440,7 @@ class _Search:
         """Return the hits, of which each that had ended when the question asks is behind what ended it."""
         if self._asked.is_past:
             return hits
-        today = self._clock.now().date()
-        last_day = max((end for period in self._asked.periods if (end := period.end(today))), default="~")
+        last_day = max((end for period in self._asked.periods if (end := period.end(self._today))), default="~")
         looked_at = {(hit.of, hit.key) for hit in hits[: self._query.top_k + _MOST_MORE]}
         ended_by: dict[tuple[int, str], tuple[int, str]] = {}
         for _ in range(ROUNDS):
@@ -611,16 +616,14 @@ class _Search:
                 found[some[0].of, handle] = (text, *(row.get(name) for name in others))
         if "invalid_at" in others:
             place = 1 + others.index("invalid_at")
-            if self._query.as_of is not None:  # what ended later had not ended then
-                now = utc_text(self._at)
-                for at, row_then in found.items():
-                    if isinstance(row_then[place], str) and row_then[place] > now:
-                        found[at] = (*row_then[:place], None, *row_then[place + 1 :])
-            await self._look_up_ended(targets, [(hit.of, hit.key) for hit in hits if (hit.of, hit.handle) in found])
-            for hit in hits:
-                whole, ended = found.get((hit.of, hit.handle)), self._ended.get((hit.of, hit.key))
-                if whole is not None and ended is not None:
-                    found[hit.of, hit.handle] = (*whole[:place], ended.until, *whole[place + 1 :])
+            there = [hit for hit in hits if (hit.of, hit.handle) in found]
+            await self._look_up_ended(targets, [(hit.of, hit.key) for hit in there])
+            for hit in there:
+                row_now, ended = found[hit.of, hit.handle], self._ended.get((hit.of, hit.key))
+                until = row_now[place] if ended is None else ended.until
+                if self._query.as_of is not None and isinstance(until, str) and until > utc_text(self._at):
+                    until = None  # what ended later had not ended then
+                found[hit.of, hit.handle] = (*row_now[:place], until, *row_now[place + 1 :])
         rows = [(hit, found[hit.of, hit.handle]) for hit in hits if (hit.of, hit.handle) in found]
         return [(hit, (text, hit.score, *cells)) for hit, (text, *cells) in rows]
 

@@ -207,8 +207,7 @@ def match_range(
         if not nothing and passed_over.unread(offset, app_id):
             recent.is_copy(None)
             continue
-        identity = (app_id, event.source, event.id) if each.retried is None else identity_of(entry, event)
-        copy = recent.is_copy(identity, each.number, offset)
+        copy = recent.is_copy(identity_of(entry, event), each.number, offset)
         if copy and not _retries_only_copy(each, recent):
             result.copied.append((app_id, offset))
             continue

@@ -18,8 +18,6 @@ from graphweft_contracts.wire import CONTENT_TYPE, DATA, DROPPED, PREFIX, RECORD
 
 SIGNATURE: Final = b"gw_signature"
 """The field of an entry that holds its signature."""
-INTERNAL_TYPES: Final = frozenset({"memory.embedded", "memory.summarized", "episode.extracted"})
-"""Types of events that graphweft's own processes write. The key of an app signs none of them."""
 KEY_ID_PATTERN: Final = r"[A-Za-z0-9_.-]{1,64}"
 SECRET_PATTERN: Final = r"[!-~]{32,512}"
 """``graphweft key new`` makes 43 characters, which are 256 random bits."""

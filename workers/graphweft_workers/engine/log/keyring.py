@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import Final, Literal
 
 from graphweft_contracts import Event, RefusedEvent, wire
-from graphweft_contracts.signatures import INTERNAL_TYPES, SIGNATURE, SigningKey, split_signature
+from graphweft_contracts.event_rights import INTERNAL_TYPES
+from graphweft_contracts.signatures import SIGNATURE, SigningKey, split_signature
 
 type Role = Literal["worker", "gateway"]
 

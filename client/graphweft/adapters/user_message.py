@@ -18,7 +18,7 @@ _MAX_CHARACTERS: Final = MAX_CHARACTERS // 2
 
 
 def message_variables(message: object) -> dict[str, Any]:
-    """Return the variables; none for a message that is no text, or an empty one."""
+    """Return the variables; none if the message is empty, or not a text."""
     if not isinstance(message, str) or not message.strip():
         return {}
     kept = message[:_MAX_CHARACTERS]
@@ -28,8 +28,8 @@ def message_variables(message: object) -> dict[str, Any]:
 def message_of_user(messages: Iterable[Any], agents: Container[str | None] = ()) -> str | None:
     """Return the text of the user's last question among the messages of a model call, or None without one.
 
-    Where agents talk to each other, each gets what the others said as messages of a user that have their name. So one
-    with a name in ``agents`` counts only if there is no other.
+    Where agents talk to each other, each gets what the others said as messages of a user, with the names of the others.
+    So a message with a name in ``agents`` counts only if all have one.
     """
     read = list(read_messages(messages, strict=False))
     asked = [read[place] for place in questions(read)]

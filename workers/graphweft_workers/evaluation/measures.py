@@ -118,9 +118,9 @@ METRICS: Final[Mapping[str, Measure]] = {
         percentile=99,
     ),
 }
+"""All metrics by name, in the order in which people read them."""
 SHARES: Final = frozenset({name for name in METRICS if "@" in name} | {"block", "empty", "stale", "nothing", "labels"})
 """Metrics from 0 to 1."""
-"""All metrics by name, in the order in which people read them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ from benchmarks import (
     size,
     stages,
     start,
+    telemetry,
     throughput,
 )
 from benchmarks.harness import RESULTS, Bench, Result, Skip, show, without, write
@@ -60,6 +61,7 @@ PARTS: Final = (
     Part("t", "hostile conditions and texts", 12, hostile.run),
     Part("l", "start with many workflows", 30, start.run),
     Part("s", "CPU for each event with 1,000 apps", 150, many_apps.run),
+    Part("v", "cost of metrics and traces", 150, telemetry.run),
     Part("d", "memory and rate by the number of events", 45, size.run),
     Part("m", "rebuild, redis x falkordb", 40, partial(replaying.against_unwind, "falkordb")),
     Part("n", "memory of a rebuild by the number of events", 40, replaying.memory),

@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -28,15 +28,23 @@ _POLL_S: Final = 0.02
 _CHANGES: Final = 10
 """Fewer changes than these are too few to call their mean a rate: then it takes longer, up to ``_LONGEST`` times."""
 _LONGEST: Final = 4
+_AS_SET: Final[Mapping[str, str]] = {}
 _PROCESS_CLOCK: Final = 2
 """With the complement of a process id before it: the clock that ``clock_getcpuclockid`` returns."""
 
 
 @asynccontextmanager
 async def process(
-    arguments: tuple[str, ...], settings: Settings, *, kill: bool = False, log: Path | None = None
+    arguments: tuple[str, ...],
+    settings: Settings,
+    *,
+    kill: bool = False,
+    log: Path | None = None,
+    environment: Mapping[str, str] = _AS_SET,
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run a Python process with the settings in its environment while the block runs. ``log`` gets what it writes.
+
+    ``environment`` holds variables that are not settings of ours.
 
     With ``kill`` it ends at once and leaves what it holds, which is for those whose bus is emptied next or read by
     nobody again; otherwise it finishes what it has in hand.
@@ -45,7 +53,7 @@ async def process(
         started = await asyncio.create_subprocess_exec(
             *(sys.executable, *arguments),
             cwd=ROOT,
-            env=settings.as_environment(),
+            env={**settings.as_environment(), **environment},
             stdout=errors,
             stderr=errors,
             start_new_session=True,

@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import SecretStr
 
 from graphweft import Client
-from graphweft.transports.redis.connection import connect
 from graphweft_contracts import Event
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.ports.bus import Bus
@@ -66,9 +65,9 @@ async def event_cost(settings: Settings, events: Sequence[Event]) -> EventCost:
                 working = asyncio.create_task(service.run())
                 try:
                     # The first events of an app make its graph and indexes, and open it in the worker.
-                    await _spent(own, bus, copies.of(2, _APPS), working)
-                    ones = [await _spent(own, bus, copies.of(_ONE_APP, 1), working) for _ in range(_ROUNDS)]
-                    many = [await _spent(own, bus, copies.of(_EACH, _APPS), working) for _ in range(_ROUNDS)]
+                    await _spent(own, server, bus, copies.of(2, _APPS), working)
+                    ones = [await _spent(own, server, bus, copies.of(_ONE_APP, 1), working) for _ in range(_ROUNDS)]
+                    many = [await _spent(own, server, bus, copies.of(_EACH, _APPS), working) for _ in range(_ROUNDS)]
                 finally:
                     service.stop()
                     await working
@@ -106,24 +105,20 @@ class _Copies:
 
 
 async def _spent(
-    settings: Settings, bus: Bus, events: Sequence[Event], working: asyncio.Task[None]
+    settings: Settings, server: EmbeddedServer, bus: Bus, events: Sequence[Event], working: asyncio.Task[None]
 ) -> tuple[float, float]:
     """Publish the events; return the microseconds of worker and server that applying them takes."""
     # A thread publishes while this one waits, and the worker with it: so it finds all events at once.
     publishing = threading.Thread(target=asyncio.run, args=(_publish(settings, events),))
     publishing.start()
     publishing.join()
-    server = connect(settings.bus_url.get_secret_value(), io_timeout_s=5.0, decode=True)
-    try:
-        before, server_before = time.process_time(), await _server_s(server)
-        while any(each.lag for each in await bus.partitions.status()):
-            await asyncio.wait([working], timeout=_POLL_S)
-            if working.done():
-                await working  # raises what ended it
-                break
-        taken_s, server_s = time.process_time() - before, await _server_s(server) - server_before
-    finally:
-        await server.aclose()
+    before, server_before = time.process_time(), await server.cpu_s()
+    while any(each.lag for each in await bus.partitions.status()):
+        await asyncio.wait([working], timeout=_POLL_S)
+        if working.done():
+            await working  # raises what ended it
+            break
+    taken_s, server_s = time.process_time() - before, await server.cpu_s() - server_before
     return taken_s * 1e6, server_s * 1e6
 
 
@@ -134,8 +129,3 @@ async def _publish(settings: Settings, events: Sequence[Event]) -> None:
         await client.flush(_FLUSH_S)
     finally:
         await client.aclose()
-
-
-async def _server_s(server: Any) -> float:
-    found = await server.info("cpu")
-    return float(found["used_cpu_user"]) + float(found["used_cpu_sys"])

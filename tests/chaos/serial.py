@@ -84,6 +84,7 @@ _NODES = "MATCH (n) RETURN id(n), labels(n), properties(n)"
 _EDGES = "MATCH (a)-[r]->(b) RETURN id(a), id(b), type(r), properties(r)"
 _UNFINISHED = "CALL db.indexes() YIELD status WHERE status <> 'OPERATIONAL' RETURN count(*)"
 _AT_ONCE = 200
+_PAGE = 10_000
 _APP = "__App"
 """The label of the node that says whose a Neo4j database is."""
 
@@ -101,7 +102,13 @@ async def patiently[Result](call: Callable[[], Awaitable[Result]], *, longest_s:
 async def log_of(bus: Bus, partition: int, after: str = "") -> Sequence[Entry]:
     """Return everything in a partition behind ``after`` but activations of rules."""
     end = next(part.end for part in await patiently(bus.partitions.status) if part.id == partition)
-    entries = await bus.log.before(partition, end, limit=1_000_000) if end else []
+    entries: list[Entry] = []
+    at = end
+    while at and (not entries or is_after(at, after)):
+        # A read has a limit of bytes, and includes the entry that the read before began with.
+        page = await bus.log.before(partition, at, limit=_PAGE)
+        entries[:1] = page
+        at = page[0].offset if len(page) > 1 else ""
     return [each for each in entries if is_after(each.offset, after) and wire.ACTIVATION not in each.fields]
 
 

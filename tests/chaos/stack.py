@@ -37,10 +37,10 @@ _PARTITIONS = 2
 
 
 class Role:
-    """``graphweft run ROLE`` as a process; ``log`` is where it writes."""
+    """``graphweft run ROLE`` as a process, with ``options``; ``log`` is where it writes."""
 
-    def __init__(self, role: str, environment: Mapping[str, str], log: Path) -> None:
-        self._role = role
+    def __init__(self, role: str, environment: Mapping[str, str], log: Path, *options: str) -> None:
+        self._arguments = (role, *options)
         self._environment = environment
         self.log = log
         self._process: subprocess.Popen[bytes] | None = None
@@ -48,7 +48,7 @@ class Role:
     def start(self) -> None:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "graphweft_workers.cli", "run", self._role],
+                [sys.executable, "-m", "graphweft_workers.cli", "run", *self._arguments],
                 env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 preexec_fn=die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - runs before any thread of the child
             )  # fmt: skip
@@ -125,7 +125,7 @@ class Stack:
             "GRAPHWEFT_RULES": str(rules),
             "GRAPHWEFT_PARTITIONS": str(_PARTITIONS),
             "GRAPHWEFT_BATCH_EVENTS": str(batch_events),
-            "GRAPHWEFTLEASE_S": str(LEASE_S),
+            "GRAPHWEFT_LEASE_S": str(LEASE_S),
             "GRAPHWEFT_LOG_FORMAT": "json",
             **SWITCH,
         }
@@ -134,6 +134,10 @@ class Stack:
     def transport(self) -> Transport:
         """Return a producer's transport."""
         return make_transport(self._settings(bus_url=self.bus_server.url_behind(self.bus_server.producers)))
+
+    def direct_transport(self) -> Transport:
+        """Return the same without a proxy between."""
+        return make_transport(self._settings())
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:

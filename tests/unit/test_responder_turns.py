@@ -15,8 +15,6 @@ from graphweft_workers.ports.request_queue import PendingRequest
 class OneBatch:
     """A ``RequestQueue`` that gives its requests at once, and no others."""
 
-    taken_over = 0
-
     def __init__(self, requests: Sequence[PendingRequest]) -> None:
         self._requests = list(requests)
         self._stopped = asyncio.Event()

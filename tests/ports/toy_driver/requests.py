@@ -36,7 +36,6 @@ class SqliteRequestQueue:
         self._done: list[str] = []
         self._woken = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
-        self.taken_over = 0
 
     async def next(self, limit: int, *, wait: bool = True) -> Sequence[PendingRequest]:
         if self._keeper is None:
@@ -103,8 +102,7 @@ class SqliteRequestQueue:
             f"UPDATE requests SET holder = ? WHERE token IN ({oldest}) RETURNING token || '@' || at, body, lost",
             (self._name, time.time() - age_s, limit),
         ).fetchall()
-        self._ready += [PendingRequest(token=token, body=body) for token, body, _ in taken]
-        self.taken_over += sum(lost for _, _, lost in taken)
+        self._ready += [PendingRequest(token=token, body=body, taken_over=bool(lost)) for token, body, lost in taken]
 
     async def _keep(self) -> None:
         """Give signs of life, free what the dead have in hand, take off what is done."""

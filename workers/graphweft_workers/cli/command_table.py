@@ -113,6 +113,7 @@ COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
             "why": CommandPlace("events", "events_why"),
         },
     ),
+    "capacity": CommandPlace("capacity", "capacity"),
     "coverage": CommandPlace("coverage", "coverage"),
     "order": CommandPlace("order", "order"),
     "bus": Group(

@@ -50,6 +50,7 @@ class _Request:
     token: str
     content: ContextRequest
     app: _App
+    taken_over: bool = False
 
     def left_s(self, clock: Clock) -> float:
         """Return the seconds to its deadline."""
@@ -149,6 +150,10 @@ class InjectionResponder:
         self.expired = 0
         self.shed = 0
         self.refused = 0
+        self.taken_over = 0
+        """Requests that another responder had, or would have had, before."""
+        self.won = 0
+        """Of these, the ones that this responder answered before their deadline. The other one may have done so too."""
         self._refusals = LogLimit(clock=clock)
         """Of its own: whoever may ask can name any app and channel, and must not hide other lines."""
 
@@ -217,6 +222,7 @@ class InjectionResponder:
                 await asyncio.sleep(0)
                 since = self._clock.monotonic()
             request = self._read(one)
+            self.taken_over += one.taken_over
             if request is None:
                 self._queue.done(one.token)
             elif isinstance(request, _Refusal):
@@ -270,7 +276,8 @@ class InjectionResponder:
             if fault := self._fault_of(requester, pending):
                 reply = ContextReply(id=requester.id, reason="invalid_request", detail=fault, partial=True)
                 return _Refusal(token=pending.token, requester=requester, reply=reply)
-            return _Request(token=pending.token, content=requester, app=self._app(requester.app_id))
+            app = self._app(requester.app_id)
+            return _Request(token=pending.token, content=requester, app=app, taken_over=pending.taken_over)
         detail = f"invalid request; do client and responder run the same version? {fault}"
         reply = ContextReply(id=requester.id, reason="invalid_request", detail=detail, partial=True)
         return _Refusal(token=pending.token, requester=requester, reply=reply)
@@ -378,6 +385,7 @@ class InjectionResponder:
                 request.app.service_s += _SMOOTHING * (took_s - request.app.service_s)
                 await self._sender.send(self._tasks, asked, reply)
             self.answered += 1
+            self.won += request.taken_over and request.left_s(self._clock) > 0
         except Exception:  # one request must not end the responder
             logger.exception("request_failed")
         # Not after a cancellation: then other replicas take this request and the waiting ones.
@@ -447,7 +455,8 @@ class InjectionResponder:
             "expired": self.expired,
             "refused": self.refused,
             "shed": self.shed,
-            "taken_over": self._queue.taken_over,
+            "taken_over": self.taken_over,
+            "won": self.won,
         }
 
     def _median_age_s(self, begun: Mapping[_Request, float]) -> float:

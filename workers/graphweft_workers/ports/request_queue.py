@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
@@ -24,6 +24,8 @@ class PendingRequest:
     signature: bytes = b""
     only_app: str | None = None
     """The only app whose requests come this way; None: any app's may."""
+    taken_over: bool = field(default=False, compare=False)
+    """Whether another responder had it, or would have had it, before. A driver may take the sender's word for it."""
 
 
 class Requester(BaseModel):
@@ -65,18 +67,12 @@ def _message(reply: ContextReply) -> bytes:
 class RequestQueue(Protocol):
     """Hands out requests to one of several responders, and takes replies.
 
-    Delivery: each request goes to one responder. If that one dies, or is disconnected for longer than a moment, its
-    requests go to others; a slow one keeps them. So a request may be answered twice; the requester takes the first
-    reply. Requests are not ordered.
+    Delivery: each request goes to one responder. If that one dies, stands still, or is disconnected for longer than a
+    share of a request's budget, the request goes to another one; a slow one keeps its requests. So a request may be
+    answered twice; the requester takes the first reply. Requests are not ordered.
 
     ``next``, ``reply`` and ``age_s`` raise ``BusUnavailable``; call them again. A queue belongs to one event loop; one
     caller at a time waits in ``next``. The creator closes it.
-    """
-
-    taken_over: int
-    """The number of requests so far that another responder had, or would have had, before.
-
-    An upper bound: a driver may take the word of whoever sent the request.
     """
 
     async def next(self, limit: int, *, wait: bool = True) -> Sequence[PendingRequest]:

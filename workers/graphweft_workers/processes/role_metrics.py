@@ -120,6 +120,7 @@ def responder_metrics(
     return metrics.observing(
         {
             metrics.CONTEXT_WAITING: lambda: {(): responder.waiting},
+            metrics.CONTEXT_TAKEN_OVER: lambda: {("taken",): responder.taken_over, ("won",): responder.won},
             metrics.CACHE_REQUESTS: lambda: {("hit",): cache.hits, ("miss",): cache.misses, ("joined",): cache.joined},
             metrics.CACHE_BYTES: lambda: {(): cache.bytes},
             metrics.WITHOUT_TURN: lambda: {(): graph.without_turn.total()},

@@ -316,6 +316,11 @@ CONTEXT_SHED: Final = CounterMetric(
     name="graphweft_shed_total",
     text="Context requests that were refused because too many were there.",
 )  # fmt: skip
+CONTEXT_TAKEN_OVER: Final = TotalMetric(
+    name="graphweft_context_taken_over_total", labels=("result",),
+    text="Context requests that this responder took because another one was silent: `taken`, and of these `won`, "
+    "which it answered before their deadline.",
+)  # fmt: skip
 CACHE_REQUESTS: Final = TotalMetric(
     name="graphweft_cache_requests_total", labels=("result",),
     text="Queries of contexts by what the cache had: `hit`, `miss`, or `joined`, an equal query under way.",
@@ -452,7 +457,7 @@ GROUPS: Final[Mapping[str, Sequence[Metric]]] = {
     "Failures": (DEAD_LETTERS, DEAD_LETTERS_WRITTEN, DEAD_LETTER_OLDEST, QUARANTINES),
     "Context": (
         CONTEXT_REQUESTS, CONTEXT_DURATION, CONTEXT_BUDGET, CONTEXT_TOKENS, CONTEXT_WAITING, CONTEXT_SHED,
-        CACHE_REQUESTS, CACHE_BYTES,
+        CONTEXT_TAKEN_OVER, CACHE_REQUESTS, CACHE_BYTES,
     ),
     "Servers": (DB_DURATION, DB_TURN_WAIT, WITHOUT_TURN, BUS_DURATION, BUS_MEMORY, CONNECTION_UP),
     "Jobs and models": (JOB_LAG, JOB_EVENTS, MODEL_CALLS, MODEL_DURATION, MODEL_TOKENS),

@@ -24,24 +24,30 @@ class RequestPartitions:
 
     def first(self) -> int:
         """Return the next partition; a silent one only if all are silent."""
-        after = [(self._turn + step) % self._count for step in range(1, self._count + 1)]
-        self._turn = next((partition for partition in after if not self._is_silent(partition)), after[0])
+        heard = self._next_heard()
+        self._turn = (self._turn + 1) % self._count if heard is None else heard
         return self._turn
 
     def second(self, first: int) -> int | None:
-        """Note that ``first`` is silent, and return the partition of another responder; None if that is silent too.
+        """Note that ``first`` is silent, and return a partition of another responder; None if all are silent.
 
-        So where all are slow, requests are not doubled.
+        So where all are slow, requests are not doubled. If the other partition of the pair is silent, it is any that is
+        not: most of those belong to a responder that lives.
         """
         self._silent[first] = self._clock.monotonic() + self._timing.silent_s
         other = first ^ 1
         if other == self._count:  # the last of an odd number
             other = first - 1
-        return None if other < 0 or self._is_silent(other) else other
+        return other if other >= 0 and not self._is_silent(other) else self._next_heard()
 
     def heard(self, partition: int) -> None:
         """Note that the responder of a partition is alive."""
         self._silent.pop(partition, None)
+
+    def _next_heard(self) -> int | None:
+        """Return the next partition in turn that is not silent."""
+        after = ((self._turn + step) % self._count for step in range(1, self._count + 1))
+        return next((partition for partition in after if not self._is_silent(partition)), None)
 
     def _is_silent(self, partition: int) -> bool:
         return self._silent.get(partition, 0.0) > self._clock.monotonic()

@@ -45,6 +45,9 @@ from graphweft_contracts.signatures import SIGNATURE, SigningKey
 
 logger = logging.getLogger("graphweft.client")
 
+BUDGET: Final = b"budget_ms"
+"""The field of a request with the rest of its budget. If its responder is silent for a share of that, another one takes
+the request."""
 _NOT_TAKEN: Final = "the bus did not accept the events"
 _REQUESTS_KEPT: Final = 10_000
 """The approximate limit of the request stream; answered requests are not needed."""
@@ -196,8 +199,9 @@ class RedisTransport:
                 if inbox.unavailable is not None:
                     raise BusUnavailable(inbox.unavailable)
                 stream = await self._stream_of_requests(request.app_id)
+                budget_ms = int(seconds_left(request, self._clock) * 1000)
                 added: bytes = await self._requests.execute(
-                    "XADD", stream, *self._trim(stream), "*", b"data", message, *signature
+                    "XADD", stream, *self._trim(stream), "*", b"data", message, BUDGET, budget_ms, *signature
                 )
                 self._newest_ms = int(added.partition(b"-")[0])
                 outcome = await future

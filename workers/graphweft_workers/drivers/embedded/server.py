@@ -155,6 +155,15 @@ class EmbeddedServer:
         if self.process is not None:
             await end_process(self.process, _STOP_S)
 
+    async def cpu_s(self) -> float:
+        """Return the seconds of CPU that the server has taken. Raises ``RedisError`` or ``OSError``."""
+        client = connect(embedded_url(self.data), io_timeout_s=_START_S, decode=True)
+        try:
+            found = await client.info("cpu")
+        finally:
+            await client.aclose()
+        return float(found["used_cpu_user"]) + float(found["used_cpu_sys"])
+
     async def _outlive_orphan(self, lock: IO[str]) -> None:
         """Take the server's lock; stop an old server and wait for its end."""
         for _ in range(int(_STOP_S / _POLL_S)):

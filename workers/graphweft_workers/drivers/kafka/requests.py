@@ -100,7 +100,6 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         self._held = HeldRequests()
         self._holds = asyncio.Event()
         self._noting: asyncio.Task[None] | None = None
-        self.taken_over = 0
 
     async def next(self, limit: int, *, wait: bool = True) -> Sequence[PendingRequest]:
         """See ``RequestQueue.next``."""
@@ -438,13 +437,12 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
     def _add(self, reader: _Reader, records: Sequence[Any], position: int) -> None:
         """Add requests of a partition, which is read from ``position`` on then."""
         for record in records:
-            pending = _pending(record)
+            follows = reader.follows and record.timestamp < reader.since_ms
+            pending = _pending(record, taken_over=follows or SENT_AGAIN in record.headers)
             if not self._held.add(pending):
                 continue
             reader.open[record.offset] = None
             self._ready.append(pending)
-            if (reader.follows and record.timestamp < reader.since_ms) or SENT_AGAIN in record.headers:
-                self.taken_over += 1
         if self._held:
             self._holds.set()
         reader.next = position
@@ -480,10 +478,10 @@ class _Reader:
         return next(iter(self.open), self.next)
 
 
-def _pending(record: Any) -> PendingRequest:
+def _pending(record: Any, *, taken_over: bool) -> PendingRequest:
     signature = next((value for name, value in reversed(record.headers) if name == _SIGNATURE), None)
     token = f"{record.partition}:{record.offset}"
-    return PendingRequest(token=token, body=record.value or b"", signature=signature or b"")
+    return PendingRequest(token=token, body=record.value or b"", signature=signature or b"", taken_over=taken_over)
 
 
 def _note_lost(sent: asyncio.Future[Any]) -> None:

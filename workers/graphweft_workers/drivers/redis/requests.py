@@ -3,9 +3,10 @@
 An app may have a stream of its own. One read is of all streams, and one that cannot be read is left out: it must not
 keep the others waiting.
 
-A responder with assigned requests sends a heartbeat several times a second. The same script gives it the requests of
-responders without a recent heartbeat. XAUTOCLAIM alone would decide by the age of requests: it would take them from
-slow responders, and all of them would be answered twice.
+A responder with assigned requests sends a heartbeat many times a second. The same script gives it the requests of
+responders without a recent heartbeat: each after a share of its budget, so that there is time left to answer it.
+XAUTOCLAIM alone would decide by the age of requests: it would take them from slow responders, and all of them would be
+answered twice.
 
 A request is taken over once. Otherwise a request that crashes a responder would crash all of them, one by one.
 """
@@ -42,14 +43,30 @@ _HANDED_ON: Final = 1_000
 """Stored as the number of deliveries, because reading one's own requests again counts as a delivery too."""
 
 # KEYS: the heartbeats, and the streams. ARGV: group, own name, how long a heartbeat counts in ms, the limit of requests
-# to take over, the number of deliveries of those that were taken over before. Returns the entries that were taken over,
-# each with the number of its stream, and the number of those that were given up. It writes nothing while no request is
-# assigned. A key without the group is passed over.
+# to take over, the number of deliveries of those that were taken over before, the least silence in ms after which a
+# request is taken over, the share of its budget, by how many ms this process is late. A request goes to another
+# responder when its own has been silent, and has had it, for the share of the budget, but no shorter than the least
+# silence, and no longer than a heartbeat counts. Returns the entries that were taken over, each with the number of its
+# stream, and the number of those that were given up. It writes nothing while no request is assigned. A key without the
+# group is passed over.
 _SIGN: Final = """
 local taken = {}
 local lost = 0
+local alive = tonumber(ARGV[3])
 local room = tonumber(ARGV[4])
+local least, share, late = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local now
+local function patience(stream, entry)
+  local wait = alive
+  local found = redis.call('XRANGE', stream, entry, entry)
+  for index = 1, found[1] and #found[1][2] or 0, 2 do
+    if found[1][2][index] == 'budget_ms' then
+      local budget = tonumber(found[1][2][index + 1])
+      if budget then wait = math.min(alive, math.max(least, budget * share)) end
+    end
+  end
+  return wait + late
+end
 for number = 2, #KEYS do
   local stream = KEYS[number]
   local pending = redis.pcall('XPENDING', stream, ARGV[1])
@@ -61,29 +78,36 @@ for number = 2, #KEYS do
     for _, holder in ipairs(pending[4]) do
       local name = holder[1]
       if name == ARGV[2] then
-        redis.call('ZADD', KEYS[1], now + ARGV[3], name)
-      elseif room > 0 and tonumber(redis.call('ZSCORE', KEYS[1], name) or '0') < now then
-        local left = redis.call('XPENDING', stream, ARGV[1], 'IDLE', ARGV[3], '-', '+', room, name)
-        for _, entry in ipairs(left) do
-          if entry[4] >= tonumber(ARGV[5]) then
-            redis.call('XACK', stream, ARGV[1], entry[1])
-            redis.call('XDEL', stream, entry[1])
-            lost = lost + 1
-          else
-            local claimed = redis.call('XCLAIM', stream, ARGV[1], ARGV[2], 0, entry[1], 'RETRYCOUNT', ARGV[5])
-            for _, each in ipairs(claimed) do taken[#taken + 1] = {number - 1, each} end
+        redis.call('ZADD', KEYS[1], now + alive, name)
+      else
+        local silent = now + alive - tonumber(redis.call('ZSCORE', KEYS[1], name) or '0')
+        if room > 0 and silent >= least + late then
+          local left = redis.call('XPENDING', stream, ARGV[1], 'IDLE', least + late, '-', '+', room, name)
+          for _, entry in ipairs(left) do
+            local held = math.min(silent, entry[3])
+            if entry[4] >= tonumber(ARGV[5]) then
+              if held >= alive + late then
+                redis.call('XACK', stream, ARGV[1], entry[1])
+                redis.call('XDEL', stream, entry[1])
+                lost = lost + 1
+                room = room - 1
+              end
+            elseif held >= alive + late or held >= patience(stream, entry[1]) then
+              local claimed = redis.call('XCLAIM', stream, ARGV[1], ARGV[2], 0, entry[1], 'RETRYCOUNT', ARGV[5])
+              for _, each in ipairs(claimed) do taken[#taken + 1] = {number - 1, each} end
+              room = room - 1
+            end
           end
-          room = room - 1
-        end
-        if #redis.call('XPENDING', stream, ARGV[1], '-', '+', 1, name) == 0 then
-          redis.call('XGROUP', 'DELCONSUMER', stream, ARGV[1], name)
-          redis.call('ZREM', KEYS[1], name)
+          if silent >= alive + late and #redis.call('XPENDING', stream, ARGV[1], '-', '+', 1, name) == 0 then
+            redis.call('XGROUP', 'DELCONSUMER', stream, ARGV[1], name)
+            redis.call('ZREM', KEYS[1], name)
+          end
         end
       end
     end
   end
 end
-if #taken > 0 then redis.call('ZADD', KEYS[1], now + ARGV[3], ARGV[2]) end
+if #taken > 0 then redis.call('ZADD', KEYS[1], now + alive, ARGV[2]) end
 return {taken, lost}
 """
 
@@ -106,7 +130,7 @@ end
 """
 
 
-def _pending(token: str, stream: str, fields: Sequence[bytes] | None) -> PendingRequest:
+def _pending(token: str, stream: str, fields: Sequence[bytes] | None, *, taken_over: bool) -> PendingRequest:
     fields = fields or ()  # trimmed
     values = dict(zip(fields[::2], fields[1::2], strict=True))
     return PendingRequest(
@@ -114,6 +138,7 @@ def _pending(token: str, stream: str, fields: Sequence[bytes] | None) -> Pending
         body=values.get(b"data", b""),
         signature=values.get(SIGNATURE, b""),
         only_app=stream.removeprefix(_OWN) if stream.startswith(_OWN) else None,
+        taken_over=taken_over,
     )
 
 
@@ -154,7 +179,6 @@ class RedisRequestQueue:
         self._left = False
         self._faults: dict[str, str] = {}
         """By stream: why it takes no requests."""
-        self.taken_over = 0
 
     async def next(self, limit: int, *, wait: bool = True) -> Sequence[PendingRequest]:
         """See ``RequestQueue.next``."""
@@ -269,15 +293,15 @@ class RedisRequestQueue:
         for stream, entries in found or ():
             self._add(stream.decode(), entries)
 
-    def _add(self, stream: str, entries: Sequence[tuple[bytes, Sequence[bytes] | None]]) -> int:
-        """Add the entries of a read or a claim; return how many are new."""
-        before = len(self._ready)
+    def _add(
+        self, stream: str, entries: Sequence[tuple[bytes, Sequence[bytes] | None]], *, taken_over: bool = False
+    ) -> None:
+        """Add those entries of a read or a claim that are new."""
         for offset, fields in entries:
             token = _token(stream, offset.decode())
             if token not in self._held:
                 self._held.add(token)
-                self._ready.append(_pending(token, stream, fields))
-        return len(self._ready) - before
+                self._ready.append(_pending(token, stream, fields, taken_over=taken_over))
 
     async def _make_groups(self) -> list[str]:
         """Return the streams that can be read. Raises ``ResponseError`` if none can."""
@@ -307,9 +331,9 @@ class RedisRequestQueue:
                     await self._look_at_streams()
                 await self._take_off()
                 # If this process is late, the others may be late too, and not dead.
-                late = self._clock.monotonic() - due > self._timing.sign_s
+                late_s = max(0.0, self._clock.monotonic() - due)
                 if self._joined:
-                    await self._look(0 if late or self._left else _TAKEN_AT_ONCE)
+                    await self._look(0 if self._left else _TAKEN_AT_ONCE, late_s)
                 if self._joined and self._clock.monotonic() >= clean_at:
                     await self._clean(keys=self._keys(), args=[channels.CONTEXT_GROUP, self._timing.gone_ms])
                     clean_at = self._clock.monotonic() + self._timing.clean_s
@@ -332,16 +356,18 @@ class RedisRequestQueue:
                 logger.warning("requests_go_on", stream=stream)
         self._faults = found
 
-    async def _look(self, room: int) -> None:
+    async def _look(self, room: int, late_s: float) -> None:
         streams: Sequence[str] = self._streams
         entries: Sequence[tuple[int, Any]]
-        arguments = [channels.CONTEXT_GROUP, self._consumer, self._timing.alive_ms, room, _HANDED_ON]
+        timing = self._timing
+        arguments = [channels.CONTEXT_GROUP, self._consumer, timing.alive_ms, room, _HANDED_ON]
+        arguments += [min(timing.again_ms, timing.alive_ms), timing.again, round(late_s * 1000)]
         entries, lost = await self._sign(keys=(channels.RESPONDERS, *streams), args=arguments)
         if lost:
             logger.warning("requests_given_up", count=lost, error="two responders had them and sent no heartbeat")
         if entries:
             for number, entry in entries:
-                self.taken_over += self._add(streams[number - 1], [entry])
+                self._add(streams[number - 1], [entry], taken_over=True)
             self.wake()
 
     async def _take_off(self) -> None:

@@ -22,10 +22,13 @@ class RedisBusTiming:
     """How long the server blocks where it does not allow CLIENT UNBLOCK."""
     request_s: float = 1.0
     """Longest wait for requests at the server; a responder that is to stop waits for its end."""
-    sign_s: float = 0.1
+    sign_s: float = 0.04
     """Seconds between two heartbeats, and between two looks at those of others."""
+    again: float = 1 / 3
+    again_ms: int = 100
     alive_ms: int = 300
-    """How long a heartbeat counts, and the least age of a request that is taken over. Runtimes wait about 500 ms."""
+    """A request whose responder is silent for this share of its budget goes to another one: after two heartbeats that
+    did not come at the earliest, and at the latest when a heartbeat counts no more. Runtimes wait about 500 ms."""
     clean_s: float = 60.0
     """How often consumers that are gone are looked for."""
     stream_s: float = 5.0

@@ -92,7 +92,7 @@ class RequestSuite(RequestFixtures):
                 second.done(again[-1].token)
                 assert (await asking[5]).text == "second"
                 assert [task.result().text for task in asking[:5]] == ["first"] * 5
-                assert second.taken_over >= 1
+                assert any(pending.taken_over for pending in again)
 
     async def test_a_responder_that_is_cancelled_leaves_what_it_has_to_others(self, kit: RequestKit) -> None:
         answers = LateAnswers()
@@ -123,7 +123,7 @@ class RequestSuite(RequestFixtures):
             assert [(reply.reason, reply.text) for reply in await asyncio.gather(*asking)] == [
                 (None, str(n)) for n in range(20)
             ]
-            assert responder.counts() == {"answered": 20, "expired": 0, "refused": 0, "shed": 0, "taken_over": 0}
+            _check_counts(kit, responder, answered=20)
             async with responding(kit, at_once, "next") as after:
                 assert (await client.context(agent="One", chat_id="c", context={"n": 7})).text == "7"
             assert after.answered == 1
@@ -153,7 +153,7 @@ class RequestSuite(RequestFixtures):
                 await put(kit, late)
                 await until(lambda: responder.expired == 1)
                 assert (await client.context(agent="One", chat_id="c", context={"n": 2})).text == "2"
-            assert responder.counts() == {"answered": 2, "expired": 1, "refused": 0, "shed": 0, "taken_over": 0}
+            _check_counts(kit, responder, answered=2, expired=1)
 
     async def test_a_request_that_breaks_the_contract_is_answered_so(self, kit: RequestKit) -> None:
         no_app = request().model_copy(update={"app_id": "../other"})
@@ -358,3 +358,12 @@ class RequestSuite(RequestFixtures):
 
             await until(back)
             assert {reply.reason for reply in await ask_all(client, range(200), budget_ms=120_000)} == {None}
+
+
+def _check_counts(kit: RequestKit, responder: InjectionResponder, *, answered: int, expired: int = 0) -> None:
+    """Nothing else may be counted. Where a request may be read twice, a busy machine may take one over as well."""
+    counts = responder.counts()
+    taken = {name: counts.pop(name) for name in ("taken_over", "won")}
+    assert counts == {"answered": answered, "expired": expired, "refused": 0, "shed": 0}
+    if kit.features.reads_once:
+        assert taken == {"taken_over": 0, "won": 0}

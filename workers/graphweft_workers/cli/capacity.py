@@ -1,0 +1,81 @@
+"""``graphweft capacity``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphweft_contracts import Event
+from graphweft_workers.cli.options import Json, Rules, command, number
+from graphweft_workers.cli.output import print_error, show, warn
+from graphweft_workers.imports.event_lines import LineFaults, checked, events_of_lines, numbered_lines, open_file
+from graphweft_workers.reports.capacity import Capacity, Demand, Figures, Measured
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.rules import load_rules
+
+_DEFAULT_RULES = 10
+
+
+@command
+async def capacity(
+    apps: Annotated[int, typer.Option("--apps", min=1, max=100_000, help="Number of apps.")],
+    events: Annotated[float, typer.Option("--events", parser=number(0.001, 1e8), help="Events a second, all apps.")],
+    requests: Annotated[
+        float, typer.Option("--requests", parser=number(0, 1e7), help="Context requests a second, all apps.")
+    ] = 0.0,
+    skew: Annotated[
+        float,
+        typer.Option(
+            "--skew", parser=number(0, 2), help="How unequal apps are: the n-th largest has n^-SKEW of the largest."
+        ),
+    ] = 0.5,
+    measure: Annotated[
+        Path | None,
+        typer.Option(
+            "--measure", metavar="FILE", help="First measure this machine: apply the events of a file by the rules."
+        ),
+    ] = None,
+    rules: Rules = None,
+    json: Json = False,
+) -> None:
+    """Say how many processes, partitions and servers a load needs, and which figure limits.
+
+    The figures are measured ones, of the page on benchmarks. With --measure, a worker applies copies of the events of a
+    file on an embedded server of its own for some seconds, by the rules of the folder, and its figures count.
+    """
+    settings = Settings.load(rules=rules)
+    own = rules is not None or measure is not None
+    count = len(load_rules(settings).mutations) if own else _DEFAULT_RULES
+    demand = Demand(apps=apps, events=events, requests=requests, rules=count, skew=skew)
+    figures = Figures()
+    measured: list[Measured] = []
+    if measure is not None:
+        from graphweft_workers.processes.event_cost import event_cost
+
+        found = await event_cost(settings, _events(str(measure)))
+        base = figures.worker_event + figures.worker_rule * count
+        for what, here, modelled in (
+            ("worker, an event", found.worker_event, base),
+            ("worker, an app of a batch", found.worker_write, figures.worker_write),
+            ("graph server and bus, an event", found.server_event, figures.server_event + figures.bus_event),
+            ("graph server, an app of a batch", found.server_write, figures.server_write),
+        ):
+            measured.append(Measured(what=what, measured=here, modelled=modelled))
+        figures = replace(
+            figures,
+            worker_event=max(0.0, found.worker_event - figures.worker_rule * count),
+            worker_write=found.worker_write,
+            server_event=max(0.0, found.server_event - figures.bus_event),
+            server_write=found.server_write,
+            server_serial=found.server_write * figures.server_serial / figures.server_write,
+        )
+    show(Capacity(demand, figures, measured), json=json)
+
+
+def _events(file: str) -> list[Event]:
+    faults = LineFaults(print_error, warn)
+    with open_file(file) as stream:
+        return list(checked(events_of_lines(numbered_lines(stream, file), file, faults), file, faults))

@@ -17,7 +17,18 @@ from graphweft_workers.text.terms import scope_term
 
 PROFILE_KEY: Final = "profile"
 """The property of a statement with a sure claim by which the profile of its user finds it."""
-COLUMNS: Final = ("text", "score", "kind", "subject", "predicate", "object", "valid_at", "invalid_at", "created_at", "id")
+COLUMNS: Final = (
+    "text",
+    "score",
+    "kind",
+    "subject",
+    "predicate",
+    "object",
+    "valid_at",
+    "invalid_at",
+    "created_at",
+    "id",
+)
 """Those of facts."""
 _USER: Final = "user"
 _MOST_OF_PREDICATE: Final = 8
@@ -94,9 +105,7 @@ def profile_query(dialect: GraphDialect, scope: Mapping[str, str], now: str) -> 
         "RETURN s.subject, s.predicate, s.object, s.holds, since, recorded, s.author_name, "
         "CASE WHEN s.scopes IS NULL THEN s.memory_id ELSE s.id END"
     )
-    return Statement(
-        text, params | {"__gw_profile": profile_key(scope["user_id"]), "__gw_now": now}
-    )
+    return Statement(text, params | {"__gw_profile": profile_key(scope["user_id"]), "__gw_now": now})
 
 
 def read_profile(rows: Iterable[Sequence[Any]], most: int) -> list[tuple[Any, ...]]:

@@ -41,7 +41,8 @@ async def lines(store: GraphStore, user: str = "u1", **more: Any) -> list[str]:
 async def test_a_profile_has_what_a_user_claims_in_order_of_use(url: str, store: GraphStore) -> None:
     await write(url, store, [said(number, text, number) for number, text in enumerate(ABOUT, 1)])
     assert await profile(store) == [
-        ("is called Ada", day(1)), ("lives in Oslo", day(2)), ("works as nurse", day(3)), ("is allergic to nuts", day(6)),
+        ("is called Ada", day(1)), ("lives in Oslo", day(2)), ("works as nurse", day(3)),
+        ("is allergic to nuts", day(6)),
         ("does not like coffee", day(5)), ("likes tea", day(5)), ("has favourite colour blue", day(7)),
         ("has partner Tom", day(4)), ("mother lives in Rome", day(10)), ("has cat", day(9)),
     ]  # fmt: skip

@@ -251,10 +251,8 @@ async def memory_profile(
     shown = ("text", "valid_at", "subject", "predicate", "object", "id")
     records = [{name: each[name] for name in shown} for each in found]
     rows = TextTable(("what", "since", "id"), [[each["text"], each["valid_at"], each["id"]] for each in records])
-    show(
-        PlainReport(records, [rows if found else Notice("nothing is known: a profile has what a user claims")]),
-        json=json,
-    )
+    none = Notice("this user has claimed nothing of themselves that holds, in a form that is known")
+    show(PlainReport(records, [rows if found else none]), json=json)
 
 
 @command

@@ -1,7 +1,7 @@
-"""The profile of a user: what they claim about themselves that holds, one line for each thing. Pure, but for the query.
+"""The profile of a user: what they claim about themselves that holds, one line for each thing. Pure.
 
-It is a read of the claims that statements make, by the key of their user, so it is as exact as these: what has ended, is
-forgotten or erased is not in it, and a replay gives the same lines. Nothing of its own is stored.
+It is a read of the claims that statements make, by the key of their user, so it is as exact as these: what has ended,
+is forgotten or erased is not in it, and a replay gives the same lines. Nothing of its own is stored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _USER: Final = "user"
 _MOST_OF_PREDICATE: Final = 8
 """Limit of claims of a predicate that are read, the latest: no section shows more."""
 _MOST_READ: Final = 300
-"""Limit of claims that are read. The form "has favourite …" comes last: anybody may have any number of these predicates."""
+"""Limit of claims that are read. "has favourite …" comes last: there may be any number of these predicates."""
 _FAVOURITE: Final = "has favo"
 _DOES: Final = "does "
 _PRIVATE: Final = frozenset({"has phone number", "has e-mail address"})

@@ -171,8 +171,8 @@ class _Forms:
             parts.append(f"UNWIND ${parameter} AS wanted {self._dialect.subquery([best], ['wanted'])} RETURN found, n")
         more = [name for name in _COLUMNS[template] if name in _SAID]
         every = f"CALL {{ {' UNION ALL '.join(parts)} }} WITH found, n, {self.texts('n', *more, *_NODE)}"
-        found = ", ".join(["found", *map(self.cut, more), self.node("n")])
-        return f"{every} {self.returned(template, found)}"
+        values = ", ".join(["found", *map(self.cut, more), self.node("n")])
+        return f"{every} {self.returned(template, values)}"
 
     def documents(self) -> str:
         """Return nodes with one of ``$ids``: the id, the node."""

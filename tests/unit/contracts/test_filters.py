@@ -45,10 +45,11 @@ def test_no_ids_are_sent_as_a_selection_and_absent_filters_are_not() -> None:
     ],
 )  # fmt: skip
 def test_a_profile_is_of_one_user_and_read_as_a_whole(more: dict[str, Any]) -> None:
-    known = SearchQuery(memory=ANN, of="profile", top_k=3, as_of="2026-01-01", text=" ")  # type: ignore[arg-type]
+    asked = {"memory": ANN, "of": "profile", "top_k": 3, "as_of": "2026-01-01", "text": " "}
+    known = SearchQuery.model_validate(asked)
     assert known.finds_memory
     with pytest.raises(ValidationError, match=r"read as a whole: leave|of one user"):
-        SearchQuery(**{"memory": ANN, "of": "profile", **more})
+        SearchQuery.model_validate({"memory": ANN, "of": "profile", **more})
 
 
 @pytest.mark.parametrize("pinned", ["yes", 1, "true"])

@@ -205,7 +205,8 @@ class AgentZeroPlugin:
         core, variables = self._use(agent)
         call_id = uuid4().hex
         turn.calls.append((tool_name, call_id))
-        text = (tool_args or {}).get("text") if tool_name == _SAVES else None
+        given: Mapping[str, Any] = tool_args or {}
+        text = given.get("text") if tool_name == _SAVES else None
         if isinstance(text, str):
             turn.saved[call_id] = text
         core.start_tool(variables, tool_name, call_id, arguments=dict(tool_args or {}), agent=agent.agent_name)

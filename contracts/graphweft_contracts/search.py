@@ -18,9 +18,9 @@ IndexType = Literal["vector", "fulltext", "hybrid"]
 WithoutEmbedder = Literal["latest"]
 Fill = Literal["latest"]
 INDEX_TYPES: Final[tuple[IndexType, ...]] = ("vector", "fulltext", "hybrid")
-Searched = Literal["all", "memories", "facts", "preferences", "summaries", "entities", "episodes"]
+Searched = Literal["all", "memories", "facts", "preferences", "summaries", "entities", "episodes", "profile"]
 SEARCHED: Final[tuple[Searched, ...]] = (
-    "all", "memories", "facts", "preferences", "summaries", "entities", "episodes",
+    "all", "memories", "facts", "preferences", "summaries", "entities", "episodes", "profile",
 )  # fmt: skip
 EMBEDDED: Final[frozenset[Searched]] = frozenset({"all", "memories"})
 """The kinds that include memories, which can be searched by vector."""
@@ -29,8 +29,10 @@ MOST_SCOPES: Final = 8
 _RecordId = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 _NAMED: Final[dict[Searched, str]] = {"all": "memories"}
 """The plural in errors."""
-REMEMBERED: Final[frozenset[Searched]] = frozenset({"all", "memories", "facts", "preferences", "summaries"})
+REMEMBERED: Final[frozenset[Searched]] = frozenset({"all", "memories", "facts", "preferences", "summaries", "profile"})
 """The kinds that a block shows by day, in the format ``memory``."""
+READ: Final[frozenset[Searched]] = frozenset({"profile"})
+"""The kinds that are read as a whole: there is nothing to search for."""
 _ParameterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 _LONGEST: Final = 200_000
 _ASKED_ROLES: Final = frozenset({"user", "assistant"})
@@ -43,6 +45,12 @@ _UNFILTERED: Final[dict[str, Any]] = {
     **dict.fromkeys(("ids", "tags", "metadata", "since", "until", "as_of"), _NULL),
 }
 _INDEX: Final = {"memory": _NULL, "of": _EMBEDDED, "without_embedder": _NULL, "fill": _NULL, **_UNFILTERED}
+_PROFILE: Final[dict[str, Any]] = {
+    **{name: value for name, value in _UNFILTERED.items() if name != "as_of"},
+    "memory": {"type": "object", "required": ["user_id"], "properties": {"user_id": _TEXT}},
+    "text": {"maxLength": 0},
+    **dict.fromkeys(("index_type", "fill", "min_score", "retrieval_query", "without_embedder"), _NULL),
+}
 _WORKS: Final[dict[str, Any]] = {
     "anyOf": [
         {
@@ -51,7 +59,16 @@ _WORKS: Final[dict[str, Any]] = {
         },
         {
             "required": ["memory"],
-            "properties": {**_WITHIN, "index_type": {"enum": ["fulltext", None]}, "without_embedder": _NULL},
+            "properties": {
+                **_WITHIN,
+                "of": {"not": {"const": "profile"}},
+                "index_type": {"enum": ["fulltext", None]},
+                "without_embedder": _NULL,
+            },
+        },
+        {
+            "required": ["memory", "of"],
+            "properties": {**_WITHIN, "of": {"const": "profile"}, **_PROFILE},
         },
         {
             "properties": {**_INDEX, "index_type": {"enum": ["vector", "fulltext", None]}},
@@ -112,7 +129,8 @@ class SearchQuery(BaseModel):
     of: Searched = Field(
         default="all",
         description="What to find in the scope: all memory (memories, facts, preferences, summaries), one of these "
-        "kinds, or entities or episodes of `episode.add`.",
+        "kinds, or entities or episodes of `episode.add`; `profile`: what the user claims about themselves that holds, "
+        "as facts, without a text.",
     )
     index_type: IndexType | None = Field(
         default=None,
@@ -214,6 +232,7 @@ class SearchQuery(BaseModel):
             if self.of not in EMBEDDED and self.without_embedder is not None:
                 msg = f"without_embedder is for memories, and {self.of} are always searched by words: leave it out"
                 raise ValueError(msg)
+            self._check_read()
             return self._check_filters()
         if filters := [name for name in MemoryFilters.__annotations__ if self._is_given(name)]:
             msg = f"{filters[0]} is for what is remembered: give a scope as memory, or leave it out"
@@ -231,6 +250,19 @@ class SearchQuery(BaseModel):
             msg = "fulltext_index_name is required when index_type='hybrid'"
             raise ValueError(msg)
         return self
+
+    def _check_read(self) -> None:
+        """Raise ``ValueError`` for what a kind that is read as a whole cannot have."""
+        if self.of not in READ:
+            return
+        if self.memory is None or self.memory.user_id is None:
+            msg = f"a {self.of} is of one user: give memory a user_id"
+            raise ValueError(msg)
+        others = ("index_type", "fill", "retrieval_query", *(each for each in MemoryFilters.__annotations__))
+        for name in ("text", *others):
+            if name != "as_of" and (self.text.strip() if name == "text" else self._is_given(name)):
+                msg = f"a {self.of} is read as a whole: leave {name} out"
+                raise ValueError(msg)
 
     def _check_filters(self) -> Self:
         """Raise ``ValueError`` for filters that nothing can pass, or that would let everything pass."""

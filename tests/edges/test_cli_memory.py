@@ -121,6 +121,9 @@ NO_SCOPE = "no scope: give at least one of --user, --chat, --agent, --applicatio
         (("add", "--app", "a", "--user", "u", "x"), "no embedded server runs on the data folder"),
         (("search", "--app", "a", "--user", "u", "x"), "no embedded server runs on the data folder"),
         (("list", "--app", "a", "--user", "u"), "no embedded server runs on the data folder"),
+        (("profile", "--app", "a", "--user", "u"), "no embedded server runs on the data folder"),
+        (("profile", "--app", "a", "--user", ""), "have 1 to 256 characters"),
+        (("search", "--app", "a", "--user", "u", "--of", "profile", "x"), "no embedded server"),
         (("forget", "--app", "a", "id"), "no embedded server runs on the data folder"),
         (("erase", "--app", "a", "--user", "u", "--yes"), "no embedded server runs on the data folder"),
         (("erase", "--app", "a", "--user", "u"), "erasing cannot be undone"),
@@ -179,6 +182,15 @@ def test_what_is_added_is_listed_and_found_within_its_scope(up: Up) -> None:
     )
     assert up.texts("--app", "scopes", "--user", "ada", "--agent-id", "g") == []
     assert "The dog is old" in up.ok("memory", "list", *both)
+    [line] = up.json("memory", "profile", *ada)
+    assert (line["text"], line["predicate"], line["object"]) == ("likes green tea", "likes", "green tea")
+    assert "likes green tea" in up.ok("memory", "profile", *ada)
+    assert up.json("memory", "profile", *ada, "--as-of", "2026-01-01") == []
+    done = up.run("memory", "profile", "--app", "scopes", "--user", "bob")
+    assert "has claimed nothing of themselves" in done.stderr
+    done = up.run("memory", "search", *ada, "--of", "profile", "tea")
+    assert "a profile is read as a whole: leave text out" in done.stderr
+    assert "likes green tea" in up.ok("memory", "search", *ada, "--of", "profile", "")
     done = up.run("memory", "list", "--app", "empty", "--user", "ada")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "this scope has no memories\n")
 

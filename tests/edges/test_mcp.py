@@ -372,6 +372,17 @@ async def test_facts_are_found(stack: Stack, app_id: str) -> None:
         assert await found(bob, "Who owns payment-service?", of="facts") == []
 
 
+async def test_the_profile_is_that_of_the_user_of_the_server(stack: Stack, app_id: str) -> None:
+    async with stack.inside(*scope_of(app_id)) as ada:
+        await call(ada, "memory_add", text="I live in Oslo.")
+        await call(ada, "memory_add", text="The weather was good.")
+        assert await found(ada, "Where?", of="profile") == ["lives in Oslo"]
+    async with stack.inside(*scope_of(app_id, "bob")) as bob:
+        assert await found(bob, "", of="profile") == []
+    async with stack.inside("--app", app_id, "--thread", "t") as nobody:
+        assert "a profile is of one user" in await refusal(nobody, "memory_search", of="profile")
+
+
 async def test_a_named_message_is_remembered_once(stack: Stack, app_id: str) -> None:
     async with stack.inside(*scope_of(app_id)) as client:
         for _ in range(2):

@@ -454,6 +454,61 @@ async def test_path_b_names_of_the_question_lead_to_entities(place: Place) -> No
     assert any("GNU/lInUx" in fact for fact in (await retriever(place.store).retrieve(APP, "gnu/Linux")).facts)
 
 
+LINKS: Final = Graph(
+    nodes=[
+        entity("Billing", type="Service", name_key="billing", user_id="u1"),
+        entity("Ledger", type="Service", name_key="ledger", user_id="u1"),
+        entity("billing", type="Team", name_key="billing", user_id="u1"),
+        entity("Billing of u2", type="Service", name_key="billing", user_id="u2", description="a secret of u2"),
+        ("Memory", {"id": "m1", "text": "my billing is slow on mondays", "user_id": "u1"}),
+        ("Memory", {"id": "m2", "text": "my billing of u2 is slow", "user_id": "u2"}),
+        ("Episode", {"id": "e1", "content": "the ledger was late", "user_id": "u1"}),
+        ("Episode", {"id": "e2", "content": "nothing", "user_id": "u1"}),
+    ],
+    edges=[(0, "DEPENDS_ON", 1, {"fact": "writes to it"}), (7, "MENTIONS", 1, {})],
+)
+WRITES: Final = "Billing (Service) DEPENDS_ON Ledger (Service): writes to it"
+
+
+async def test_path_a_memories_and_episodes_lead_to_what_they_mention_in_any_case(place: Place) -> None:
+    await place.fill(LINKS)
+    found = retriever(place.store, caps=PatientCaps(hops=1))
+    for seeds in (
+        ["m1"], [{"id": "m1"}], [{"id": "e1"}], [{"id": "e2"}], [{"text": "my billing is slow on mondays"}],
+        [{"id": "unknown", "text": "BILLING!"}],
+    ):  # fmt: skip
+        given = [{"id": each} if isinstance(each, str) else each for each in seeds]
+        context = await found.retrieve(APP, "", given, memory=MemoryScope(user_id="u1"))
+        assert context.facts == (WRITES,), seeds
+        assert "A" in context.paths
+
+
+async def test_nobody_is_led_to_the_entities_of_others_or_by_their_memories(place: Place) -> None:
+    await place.fill(LINKS)
+    found = retriever(place.store)
+    own = await found.retrieve(APP, "", [{"id": "m1"}], memory=MemoryScope(user_id="u1"))
+    assert "u2" not in own.text
+    # The text of a memory of another user leads nowhere, and what it says is not told.
+    for scope in (MemoryScope(user_id="u1"), MemoryScope(user_id="u3"), None):
+        assert (await found.retrieve(APP, "", [{"id": "m2"}], memory=scope)).outcome == "empty"
+    assert (await found.retrieve(APP, "", [{"id": "m1"}], memory=MemoryScope(user_id="u2"))).outcome == "empty"
+    theirs = await found.retrieve(APP, "", [{"id": "m2"}], memory=MemoryScope(user_id="u2"))
+    assert theirs.facts == ("Billing of u2 (Service): a secret of u2",)
+
+
+async def test_names_that_are_left_out_are_counted(place: Place) -> None:
+    await place.fill(LINKS)
+    text = " ".join(f"word{number}" for number in range(10_000))
+    seeds = [{"id": f"x{number}", "text": f"{text[10 * number :]}"} for number in range(20)]
+    with capture_logs() as logs:
+        context = await retriever(place.store).retrieve(
+            APP, "", [{"id": "m1"}, *seeds], memory=MemoryScope(user_id="u1")
+        )
+    assert WRITES in context.facts
+    [count] = [each["names"] for each in logs if each["event"] == "graphrag_names_left_out"]
+    assert count > 100
+
+
 async def test_both_paths_add_up(place: Place) -> None:
     await place.fill(SHOP)
     context = await retriever(place.store, caps=PatientCaps(hops=0)).retrieve(APP, "Shop", [{"id": "redis"}])

@@ -83,7 +83,16 @@ class Scene:
         return [
             " ".join([event.type, *(str(event.data[name]) for name in SHOWN if name in event.data)])
             for event in self.bus.events
+            if event.type != "memory.add"
         ]
+
+    @property
+    def remembered(self) -> list[list[tuple[str, str]]]:
+        """The roles and texts of each event of memory, all of which are of the user and the chat."""
+        assert self.adapter.flush()
+        found = [event for event in self.bus.events if event.type == "memory.add"]
+        assert {(event.data["user_id"], event.data["thread_id"]) for event in found} <= {("u1", "chat-1")}
+        return [[(each["role"], each["text"]) for each in event.data["messages"]] for event in found]
 
     @property
     def markers(self) -> list[str]:
@@ -164,12 +173,37 @@ async def test_a_turn_gives_its_events(scene: Scene) -> None:
         "model.call_complete A0 1 True scripted",
         "agent.turn_complete A0 1 True completed",
     ]
-    events = scene.bus.events
+    events = [event for event in scene.bus.events if event.type != "memory.add"]
     assert events[-1].data["response"] == "It is done."
     assert (events[2].data["arguments"], events[3].data["result"]) == ({"city": "Oslo"}, "rain")
     assert {event.source for event in events} == {"/graphweft/agent-zero"}
-    # What was said and recalled is in the request for context alone.
+    # What was recalled is in the request for context alone.
     assert all("Ann" not in str(event.data) for event in events)
+
+
+async def test_what_the_user_says_and_the_agent_answers_is_remembered(scene: Scene) -> None:
+    save = Tool("memory_save", {"text": "The printer is on floor 3."}, "saved")
+    agent = scene.agent(save, Tool("memory_save", {"text": 5}, "saved"), ANSWER)
+    await agent.monologue("I live in Oslo.")
+    assert scene.remembered == [
+        [("assistant", "The printer is on floor 3.")], [("user", "I live in Oslo."), ("assistant", "It is done.")],
+    ]  # fmt: skip
+
+
+async def test_what_fails_and_what_agents_say_to_each_other_is_not_remembered(scene: Scene) -> None:
+    failing = scene.agent(Tool("memory_save", {"text": "wrong"}, RuntimeError("full")))
+    with pytest.raises(HandledError):
+        await failing.monologue("Remember this.")
+    await scene.agent(ANSWER, name="A1").monologue("Look out of the window.")
+    assert scene.remembered == []
+
+
+async def test_nothing_is_remembered_if_the_settings_say_so(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, monkeypatch, [], app_id="shop", user_id="u1", remember=False):
+        await scene.agent(ANSWER).monologue("I live in Oslo.")
+    assert scene.remembered == []
 
 
 async def test_a_secret_is_told_neither_on_its_way_in_nor_out(scene: Scene) -> None:

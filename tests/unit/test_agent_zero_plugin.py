@@ -171,14 +171,17 @@ def test_an_agent_zero_without_plugin_folders_is_told(tmp_path: Path) -> None:
         install(tmp_path)
 
 
-def test_the_command_says_what_it_wrote(root: Path) -> None:
+def test_the_command_says_what_it_wrote(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     run = CliRunner().invoke
     first = run(app, ["agent-zero", "install", str(root)])
     assert first.exit_code == 0
     assert f"wrote {root / 'usr/plugins/graphweft/plugin.yaml'}" in first.output
     assert "GRAPHRAG_ENABLED=true" in first.output
     found = json.loads(run(app, ["agent-zero", "install", str(root), "--json"]).output)
-    assert (found["folder"], found["written"]) == (str(root / "usr/plugins/graphweft"), [])
+    assert (found["folder"], found["written"], found["rules"]) == (str(root / "usr/plugins/graphweft"), [], [])
+    assert (tmp_path / "here/workflows/AgentZero/graph_injection.yaml").is_file()
     assert "is up to date" in run(app, ["agent-zero", "install", str(root)]).output
     gone = json.loads(run(app, ["agent-zero", "uninstall", str(root), "--json"]).output)
     assert set(gone["removed"]) == set(plugin_files())

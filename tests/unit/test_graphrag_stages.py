@@ -33,7 +33,7 @@ from graphweft_workers.features.graphrag.expansion import (
 from graphweft_workers.features.graphrag.fact_texts import FactTexts
 from graphweft_workers.features.graphrag.rows import EntityNode, Relation
 from graphweft_workers.features.graphrag.safe_cypher import RELATIONSHIPS, checked, templates
-from graphweft_workers.features.graphrag.seeds import entity_terms, seed
+from graphweft_workers.features.graphrag.seeds import entity_terms, mentioned_keys, seed
 from graphweft_workers.features.graphrag.starting_entities import StartingEntities, documents_of, named, pin
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.text import secret_signs
@@ -165,6 +165,24 @@ def test_a_name_is_looked_up_in_the_spellings_that_names_have() -> None:
     assert "payment service" in seeds.keys
 
 
+def test_a_document_mentions_words_and_runs_of_words_in_any_case() -> None:
+    keys, left_out = mentioned_keys(["my billing is slow. The Payment service too", "Stra\u00dfe"])
+    assert keys[:4] == ["payment", "strasse", "billing", "slow"]
+    assert {"payment service", "billing is slow"} <= set(keys)
+    assert not {"my billing", "the payment service", "is", "slow the payment"} & set(keys)
+    assert left_out == 0
+    assert mentioned_keys([]) == ([], 0)
+
+
+def test_the_names_of_documents_are_bounded_and_those_beyond_counted() -> None:
+    texts = [" ".join(f"w{text}x{word}" for word in range(10_000)) for text in range(30)]
+    keys, left_out = mentioned_keys(texts)
+    assert len(keys) == 1_000
+    assert left_out > 10_000
+    assert {key.split("x")[0] for key in keys} == {f"w{text}" for text in range(20)}  # they take turns
+    assert mentioned_keys([]) == ([], 0)
+
+
 NASTY = (
     "A", "a", "1", "\u00e9", "\ufdfa", "e\u0301", "aA", "a.", "a-b", "_a", ".", "..a", "A A ", "A  ", "A of ", "'a",
     "A\n", "the ", "b ", "Zb.Vt Foo_Bar ", "a++", "`a\n", '"a ', " ", "\t", "\u200b", "\U0001f600", "!?", "a'", "A\t",
@@ -177,6 +195,7 @@ def test_no_text_takes_long_to_be_read_for_names(unit: str) -> None:
         seeds = seed(text, [{"id": n, "text": text} for n in range(20)])
         assert len(seeds.names) <= 200
         assert len(seeds.keys) <= 200
+        assert len(mentioned_keys([each.text for each in seeds.documents])[0]) <= 1_000
 
 
 @pytest.mark.parametrize("unit", NASTY)
@@ -206,7 +225,8 @@ def test_seeds_are_pinned_in_their_order_and_take_turns() -> None:
     documents = documents_of(seeds, [found_row("d1", node(1)), found_row("d2", node(2, entity=False))])
     assert [one.handle for one in documents] == [2, 1]
     linked = [row(2, 50, node(22)), row(2, 51, node(21)), row(2, 52, node(23, entity=False))]
-    names = named(seeds, [found_row("Alpha", node(4)), found_row("Beta", node(5)), found_row("Other", node(6))])
+    rows = [found_row("Alpha", node(4)), found_row("Beta", node(5)), found_row("Other", node(6))]
+    names = named((*seeds.names, *seeds.keys), rows)
     assert [one.handle for one in names] == [5, 4]
     pinned = pin(documents, linked, names, limit=100)
     assert [one.handle for one in pinned.nodes] == [5, 21, 4, 1, 22]
@@ -214,6 +234,11 @@ def test_seeds_are_pinned_in_their_order_and_take_turns() -> None:
     assert [one.handle for one in pin(documents, linked, names, limit=2).nodes] == [5, 21]
     assert pin(documents, linked, [], limit=100).paths == {"A"}
     assert pin([], [], names, limit=100).paths == {"B"}
+    both = pin(
+        documents, linked, names, [node(21), node(7)], limit=100
+    )  # what a text mentions is behind what is linked
+    assert ([one.handle for one in both.nodes], both.paths) == ([5, 21, 4, 1, 22, 7], {"A", "B"})
+    assert [one.handle for one in pin([], [], [], [node(7)], limit=100).nodes] == [7]
     assert pin([], [], [], limit=100) == StartingEntities()
 
 
@@ -226,10 +251,10 @@ def test_a_number_and_a_text_are_not_the_same_id() -> None:
 def test_of_namesakes_five_count_whatever_order_they_come_in() -> None:
     seeds = seed("Redis")
     rows = [found_row("Redis", node(n, "Redis")) for n in range(30)]
-    expected = named(seeds, rows)
+    expected = named((*seeds.names, *seeds.keys), rows)
     assert len(expected) == 5
     random.Random(2).shuffle(rows)
-    assert named(seeds, rows) == expected
+    assert named((*seeds.names, *seeds.keys), rows) == expected
     assert len(pin([], [], [node(n) for n in range(50)], limit=100).nodes) == 20
 
 
@@ -658,7 +683,7 @@ def test_the_rules_linter_takes_every_query_for_one_that_reads(dialect: Any) -> 
         ("documents", {"thread_id": "x" * 257}),
         ("names", {"names": ["a"] * 201}),
         ("names", {"names": [1]}),
-        ("names", {"keys": ["a"] * 201}),
+        ("names", {"keys": ["a"] * 1_001}),
         ("neighbours", {"scan": 201}),
         ("neighbours", {"scan": 0}),
         ("neighbours", {"each": 101}),

@@ -275,7 +275,7 @@ export type Reason =
 export type IndexType = "vector" | "fulltext" | "hybrid";
 
 /** What a search within a scope finds. */
-export type Searched = "all" | "memories" | "facts" | "preferences" | "summaries" | "entities" | "episodes";
+export type Searched = "all" | "memories" | "facts" | "preferences" | "summaries" | "entities" | "episodes" | "profile";
 
 /** The form of a block's value. */
 export type Format = "list" | "single" | "json" | "markdown" | "results" | "facts" | "memory";

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, cast, get_args, get_origin
 
 from graphweft_contracts.events import LIFECYCLE
 from graphweft_contracts.memory import SCOPE_PATTERN, SCOPES, MemoryScope
-from graphweft_contracts.search import EMBEDDED, SEARCHED, MemoryFilters, SearchOptions, SearchQuery
+from graphweft_contracts.search import EMBEDDED, READ, SEARCHED, MemoryFilters, SearchOptions, SearchQuery
 from graphweft_rules.files.forms import NOT_BLANK, FlagKey, Form, Key, ListKey, NumberKey, Pattern, SectionKey, TextKey
 from graphweft_rules.files.model import FORMATS, MESSAGE_HISTORY
 from graphweft_rules.matching.parameters import WORKFLOW_FIELDS
@@ -128,6 +128,13 @@ _NEEDS_MEMORY: Final = {
     "required": ["of"],
     "properties": {"of": {"enum": [name for name in SEARCHED if name not in EMBEDDED]}},
 }
+NOT_READ: Final = tuple(
+    name
+    for name in ("query", "message_history_count", *OPTIONS, *FILTERS, "dimensions", "retrieval_query")
+    if name not in {"of", "top_k", "as_of"}
+)
+"""The keys that what is read as a whole cannot have."""
+_IS_READ: Final = {"required": ["of"], "properties": {"of": {"enum": sorted(READ)}}}
 SEARCH: Final = Form(
     name="a search",
     meaning="Find the best matches among the memories of a scope, or in an index of the graph.",
@@ -159,6 +166,15 @@ SEARCH: Final = Form(
                 "then": {"required": ["memory"], "properties": {"index_type": {"enum": ["fulltext"]}}},
             },
             _NEEDS_INDEX,
+            {
+                "if": _IS_READ,
+                "then": {
+                    "properties": {
+                        "memory": {"required": ["user_id"]},
+                        **dict.fromkeys(NOT_READ, False),
+                    }
+                },
+            },
         ],
     },
 )
@@ -168,7 +184,11 @@ SEEDING_SEARCH: Final = replace(
     meaning="A search whose results are seeds as well. It uses the `query` and the `memory` of graphrag unless it has "
     "its own.",
     keys={name: key for name, key in SEARCH.keys.items() if name not in {"retrieval_query", "fill"}},
-    editor={"if": {"required": ["memory"]}, "then": _IN_MEMORY, "allOf": [_NEEDS_INDEX]},
+    editor={
+        "if": {"required": ["memory"]},
+        "then": _IN_MEMORY,
+        "allOf": [_NEEDS_INDEX, {"not": _IS_READ}],
+    },
 )
 GRAPHRAG: Final = Form(
     name="graphrag",

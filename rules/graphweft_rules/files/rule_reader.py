@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from graphweft_contracts.context import Format
 from graphweft_contracts.events import LIFECYCLE, Event, Payload, payload_of
 from graphweft_contracts.memory import SCOPES, MemoryScope
-from graphweft_contracts.search import EMBEDDED, Searched, SearchOptions, SearchQuery, finds_memory
+from graphweft_contracts.search import EMBEDDED, READ, Searched, SearchOptions, SearchQuery, finds_memory
 from graphweft_contracts.wire import did_you_mean
 from graphweft_rules.cypher import query as cypher
 from graphweft_rules.cypher.batch_query import Dialect
@@ -278,6 +278,19 @@ class _Checks(FormReader):
                 return None
         return value
 
+    def _read_keys(self, values: Values, of: Searched, above: frozenset[str]) -> None:
+        """Report what a search of a kind that is read as a whole cannot have."""
+        if "query" in above:
+            message = f"a {of} is read as a whole, and is nothing to start from: remove of"
+            self.error("conflicting-keys", message, values.entries["of"].key)
+        for key in values.entries:
+            if key in form.NOT_READ:
+                self.error("conflicting-keys", f"a {of} is read as a whole: remove {key}", values.entries[key].key)
+        memory = values.entries.get("memory")
+        if memory is not None and isinstance(memory.value, KeyTable) and "user_id" not in memory.value.entries:
+            message = f"a {of} is of one user: write for example memory: {{user_id: $workflow.user_id}}"
+            self.error("missing-key", message, memory.key)
+
     def _filter(self, values: Values, key: str) -> Any:
         """Return a filter of a search: a value that ``SearchQuery`` accepts, or one with references."""
         value = self._source(key, values.entries[key].value)
@@ -306,6 +319,9 @@ class _Checks(FormReader):
             if asks in {"vector", "hybrid"}:
                 message = f"{of} have no vectors: remove index_type, or write fulltext"
                 self.error("conflicting-keys", message, values.entries["index_type"].key)
+        if of in READ:
+            self._read_keys(values, of, above)
+            return
         if "dimensions" in values and ("index_name" not in values or asks == "fulltext"):
             message = "dimensions are of the vector index that index_name names: name one, or remove the key"
             self.error("conflicting-keys", message, values.entries["dimensions"].key)

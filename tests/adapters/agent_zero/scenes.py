@@ -298,7 +298,7 @@ def play(zero: AgentZero, scene: Scene) -> dict[str, Any]:
         "prompts": list(zero.prompts),
         "unsaid": len(zero.script),
         "history": "\n".join(agent.history.output_text() for agent in agents),
-        "events": [{"type": event.type, **event.data} for event in bus.events],
+        "events": [{"type": event.type, **event.data} for event in bus.events if event.type != "memory.add"],
         "ids": sorted({(e.appid, e.chatid == context.id, e.workflow or "", e.userid or "", e.source)
                        for e in bus.events}),
         "asked": [{**request.context, "agent": request.agent} for request in bus.requests],

@@ -36,6 +36,22 @@ def test_no_ids_are_sent_as_a_selection_and_absent_filters_are_not() -> None:
         SearchQuery(index_name="i", ids=())
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"text": "x"}, {"index_type": "fulltext"}, {"fill": "latest"}, {"ids": ["a"]}, {"since": "2026-01-01"},
+        {"until": "2026-01-01"}, {"min_score": 0.5}, {"any_of": [ANN]}, {"retrieval_query": "RETURN 1"},
+        {"memory": MemoryScope(agent_id="a")},
+    ],
+)  # fmt: skip
+def test_a_profile_is_of_one_user_and_read_as_a_whole(more: dict[str, Any]) -> None:
+    asked = {"memory": ANN, "of": "profile", "top_k": 3, "as_of": "2026-01-01", "text": " "}
+    known = SearchQuery.model_validate(asked)
+    assert known.finds_memory
+    with pytest.raises(ValidationError, match=r"read as a whole: leave|of one user"):
+        SearchQuery.model_validate({"memory": ANN, "of": "profile", **more})
+
+
 @pytest.mark.parametrize("pinned", ["yes", 1, "true"])
 def test_only_true_and_false_pin(pinned: Any) -> None:
     with pytest.raises(ValidationError, match="pinned"):

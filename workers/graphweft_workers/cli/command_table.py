@@ -89,6 +89,7 @@ COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
             "add": CommandPlace("memory", "memory_add"),
             "search": CommandPlace("memory", "memory_search"),
             "list": CommandPlace("memory", "memory_list"),
+            "profile": CommandPlace("memory", "memory_profile"),
             "get": CommandPlace("memory_records", "memory_get"),
             "update": CommandPlace("memory_records", "memory_update"),
             "embed": CommandPlace("memory", "memory_embed"),

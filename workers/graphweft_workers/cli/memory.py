@@ -233,6 +233,29 @@ async def memory_list(
 
 
 @command
+async def memory_profile(
+    app: App,
+    user: Annotated[str, typer.Option("--user", help="Whose profile.")],
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", metavar="TIME", help="As it was known at that time.", show_default="now")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST_RESULTS, help="Maximum number of lines.")] = 20,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Show what a user claims about themselves that holds. The command reads the graph and needs no responder."""
+    settings = Settings.load(data=data)
+    within = ScopeOptions(user=user).scope()
+    async with running_graph(settings) as graph:
+        found = await find_records(graph, app, within, limit, of="profile", as_of=time_of(as_of, "--as-of"))
+    shown = ("text", "valid_at", "subject", "predicate", "object", "id")
+    records = [{name: each[name] for name in shown} for each in found]
+    rows = TextTable(("what", "since", "id"), [[each["text"], each["valid_at"], each["id"]] for each in records])
+    none = Notice("this user has claimed nothing of themselves that holds, in a form that is known")
+    show(PlainReport(records, [rows if found else none]), json=json)
+
+
+@command
 async def memory_forget(
     app: App,
     scope: ScopeOptions,

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from graphweft.memory import SOURCE
 from graphweft.searching import faults
 from graphweft_contracts import Event, InvalidSettings, MemoryScope, MemoryUpdate, SearchQuery
-from graphweft_contracts.search import MOST_RESULTS
+from graphweft_contracts.search import MOST_RESULTS, Searched
 from graphweft_workers.cli.options import App, Data, Json, assignments, command
 from graphweft_workers.cli.output import show
 from graphweft_workers.cli.publishing import PublishOptions, publish_events
@@ -66,13 +66,13 @@ def time_of(text: str | None, option: str) -> datetime | None:
 
 
 async def find_records(
-    graph: GraphStore, app: str, scope: MemoryScope, limit: int, **filters: Any
+    graph: GraphStore, app: str, scope: MemoryScope, limit: int, *, of: Searched = "memories", **filters: Any
 ) -> list[dict[str, Any]]:
-    """Return the latest memories of a scope that pass filters. Raises ``InvalidSettings`` for invalid ones."""
+    """Return the latest records of a scope that pass filters. Raises ``InvalidSettings`` for invalid ones."""
     from graphweft_workers.retrieval.search import Searcher
 
     try:
-        query = SearchQuery(memory=scope, of="memories", top_k=limit, **filters)
+        query = SearchQuery(memory=scope, of=of, top_k=limit, **filters)
     except ValidationError as error:
         raise InvalidSettings(faults(error)) from None
     return (await Searcher(graph).search(app, query, timeout_s=READ_S)).rows()

@@ -169,7 +169,7 @@ def key_of(app_id: str, bound: BoundQuery) -> Key | None:
     if are_long(bound.params.values(), _LONG):
         return None
     if bound.graphrag is not None or (
-        bound.search is not None and bound.search.memory is not None and bound.search.of in {"all", "facts"}
+        bound.search is not None and bound.search.memory is not None and bound.search.of in {"all", "facts", "profile"}
     ):
         return None  # facts expire without a write
     if cypher is not None and (not cypher.clock <= _TODAY or _is_random(cypher.statement)):

@@ -59,10 +59,11 @@ class MemorySearchArguments(_Filters):
     """Arguments of ``memory_search``."""
 
     query: _Query = Field(default="", description="Text to search for; empty: the latest memories.")
-    of: Literal["all", "memories", "facts", "preferences", "summaries"] = Field(
+    of: Literal["all", "memories", "facts", "preferences", "summaries", "profile"] = Field(
         default="all",
         description="memories: messages; facts: current facts; preferences: wishes of users; summaries: of older "
-        "conversations; all: these four together.",
+        "conversations; all: these four together; profile: what the user claims about themselves that holds, whatever "
+        "the query is.",
     )
     top_k: int = Field(default=5, ge=1, le=_MAX_RESULTS, description="Maximum number of results.")
     thread_id: ScopeName | None = Field(default=None, description="Only memories of this conversation thread.")

@@ -15,7 +15,7 @@ from graphweft.memory import ForgottenMemory, UnknownMemory
 from graphweft.searching import faults
 from graphweft_contracts import ContextReply, MemoryScope, ReasonCode, Transient
 from graphweft_contracts.prompt_text import enclose, harmless
-from graphweft_contracts.search import EMBEDDED, MemoryFilters
+from graphweft_contracts.search import EMBEDDED, READ, MemoryFilters
 from graphweft_workers.mcp.access import McpScope
 from graphweft_workers.mcp.arguments import (
     ContextArguments,
@@ -126,8 +126,11 @@ class Tools:
     async def _search(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = MemorySearchArguments.model_validate(raw)
         access = self._access
+        reads = given.of in READ
+        if reads and access.scope.user_id is None:
+            raise _Refused(f"of: a {given.of} is of one user, and this server's scope names none: leave of out")
         reply = await self._client.search(
-            given.query,
+            "" if reads else given.query,
             memory=self._narrowed(given.thread_id),
             of=given.of,
             index_type=access.index_type if given.of in EMBEDDED and given.query.strip() else None,

@@ -17,10 +17,14 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_contracts.rules_log import digest_of
 
-__all__ = ("WORKFLOW", "default_rule_files", "is_default", "project_files", "write_project")
+__all__ = (
+    "AGENT_ZERO", "WORKFLOW", "agent_zero_files", "default_rule_files", "is_default", "project_files", "write_project",
+)  # fmt: skip
 
 WORKFLOW: Final = "support"
 """The workflow of the template."""
+AGENT_ZERO: Final = "AgentZero"
+"""The workflow of the plugin for Agent Zero, unless its settings name another one."""
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _DEFAULTS: Final = f"{DEFAULT_WORKFLOW}/graph_injection.yaml"
 _TEMPLATE: Final = (
@@ -34,6 +38,13 @@ _DEFAULT_TEMPLATE: Final = (f"workflows/{_DEFAULTS}", f"workflows/{DEFAULT_WORKF
 def default_rule_files() -> dict[str, bytes]:
     """Return the files of the default rules, by their paths from the folder of workflows."""
     return {_DEFAULTS: resources.files(__name__).joinpath("template", "workflows", _DEFAULTS).read_bytes()}
+
+
+def agent_zero_files() -> dict[str, str]:
+    """Return the rules of Agent Zero's plugin and their tests, by their paths from the folder of workflows."""
+    template = resources.files(__name__).joinpath("template", "workflows")
+    names = (f"{AGENT_ZERO}/graph_injection.yaml", f"{AGENT_ZERO}/agent_zero_test.yaml")
+    return {name: template.joinpath(name).read_text("utf-8") for name in names}
 
 
 def is_default(digest: str) -> bool:

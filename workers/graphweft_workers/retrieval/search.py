@@ -20,7 +20,7 @@ from graphweft_workers.embedding.protocol import Embedder
 from graphweft_workers.ports.dialect import SearchTarget
 from graphweft_workers.ports.graph_store import GraphStore, Table
 from graphweft_workers.ports.result_limits import MOST_ROWS
-from graphweft_workers.retrieval import statements
+from graphweft_workers.retrieval import profile, statements
 from graphweft_workers.retrieval.arrangement import Arrangement, Shown, plain_text
 from graphweft_workers.retrieval.ended import ROUNDS, Ended, current_first, ended_query, read_ended
 from graphweft_workers.retrieval.fulltext import by_words
@@ -75,7 +75,8 @@ class SearchRows:
 
     - memories: ``role``, ``timestamp``, ``author_name``, ``times`` (said by the author, if more than once), ``tags``,
       ``metadata``, ``pinned``, ``invalid_at`` (of what it said before an update), ``id``; asked for by ids, ``chat_id``
-    - facts: ``subject``, ``predicate``, ``object``, ``valid_at``, ``invalid_at``, ``created_at``, ``id``
+    - facts, and the lines of a profile, which are facts: ``subject``, ``predicate``, ``object``, ``valid_at``,
+      ``invalid_at``, ``created_at``, ``id``
     - preferences, summaries: ``timestamp``, ``id``
     - entities: ``type``, ``id``
     - episodes: ``name``, ``episode_type``, ``reference_time``, ``id``
@@ -117,6 +118,7 @@ class Searcher:
     - Recency: the latest first; for facts and entities, by the time of the latest episode that states them. The score
       is null; a retrieval query gets scores that fall from 1. With ``without_embedder: latest``, recent memories
       alternate with fulltext hits of the other kinds.
+    - Profile: the claims of the user that hold, in the order of ``profile``, without scores.
     - Fill: with ``fill: latest``, the latest rows follow the hits of a question, up to ``top_k``. Their score is the
       least, or that of the last hit if this is lower.
 
@@ -212,6 +214,8 @@ class _Search:
         return read_question(self._query.text, today=self._today, filter_stop_words=self._query.filter_stop_words)
 
     async def run(self, indexes: Indexes, scopes: ScopeIndexes | None) -> SearchRows:
+        if self._query.of == "profile":
+            return await self._profile()
         kind = self._kind()
         if kind in {"vector", "hybrid"} and self._embedder is None:
             msg = (
@@ -246,6 +250,13 @@ class _Search:
             return SearchRows(table=await self._shown(targets, [hit for hit, _ in shown]), degraded=degraded)
         rows = tuple((text, hit.score, *cells) for hit, (text, _, *cells) in shown)
         return SearchRows(table=Table(columns=_columns(targets), rows=rows), degraded=degraded)
+
+    async def _profile(self) -> SearchRows:
+        [scope] = self._query.scopes
+        table = await self._ask(profile.profile_query(self._dialect, scope, utc_text(self._at)))
+        return SearchRows(
+            table=Table(columns=profile.COLUMNS, rows=tuple(profile.read_profile(table.rows, self._query.top_k)))
+        )
 
     def _since(self) -> str:
         """Return the time from which on what has ended counts: the first day that the question names, or now."""

@@ -106,6 +106,8 @@ def scoped(of: Searched, scope: Mapping[str, str], *, now: str) -> tuple[SearchT
         case "episodes":
             shown = ("name", "episode_type", "reference_time", "id")
             return (_target(EPISODE, "episode", "reference_time", shown, scope, says="content"),)
+        case "profile":  # it is read, and not searched: see ``profile``
+            return ()
 
 
 def memories(scope: Mapping[str, str]) -> SearchTarget:

@@ -22,6 +22,7 @@ from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from graphweft.adapters.core import Adapter
+from graphweft.adapters.turn_memory import MEMORY_ADD, memory_of
 from graphweft.adapters.values import ms_since
 from graphweft.settings import graphrag_enabled
 from graphweft.timing import DEFAULT_BUDGET_MS
@@ -41,6 +42,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "user_id": "user",
     "budget_ms": DEFAULT_BUDGET_MS,
     "max_tokens": 2000,
+    "remember": True,
 }
 """The plugin's settings. The budget is generous because Agent Zero's own recall takes seconds."""
 BLOCK_START: Final = "GRAPHRAG_CONTEXT_BLOCK_START"
@@ -53,6 +55,10 @@ _RECALLED: Final = {"memories": "agent.system.memories.md", "solutions": "agent.
 """The extras that Agent Zero's recall fills, and their templates."""
 _MAX_SEEDS: Final = 20
 _MARK: Final = "\x1d"
+_SAVES: Final = "memory_save"
+"""The tool by which an agent keeps a text in Agent Zero's own memory."""
+_FIRST_AGENT: Final = "A0"
+"""The agent of a chat whose messages are the user's: those of subordinates are other agents'."""
 _ANSWER: Final = "response"
 """The tool that answers and ends the turn."""
 _DOWN: Final = frozenset({"bus_unavailable", "graph_unavailable", "internal_error", "overloaded", "timeout"})
@@ -66,6 +72,8 @@ class _Turn:
     """Agent Zero's object, a new one for each monologue."""
     calls: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """Open tool calls: names and ids."""
+    saved: dict[str, str] = field(default_factory=dict[str, str])
+    """The texts that open tool calls save, by call id."""
     model_since_s: float | None = None
     model: str | None = None
     answered: bool = False
@@ -180,6 +188,9 @@ class AgentZeroPlugin:
             return
         core, variables = self._use(agent)
         if turn.answered:
+            if agent.agent_name == _FIRST_AGENT:
+                response = turn.response if isinstance(turn.response, str) else None
+                self._remember(core, variables, agent, _question(loop_data), response)
             core.end_turn(variables, agent.agent_name, response=turn.response)
         else:
             self._break_off(core, variables, agent, turn, "CancelledError")
@@ -194,6 +205,10 @@ class AgentZeroPlugin:
         core, variables = self._use(agent)
         call_id = uuid4().hex
         turn.calls.append((tool_name, call_id))
+        given: Mapping[str, Any] = tool_args or {}
+        text = given.get("text") if tool_name == _SAVES else None
+        if isinstance(text, str):
+            turn.saved[call_id] = text
         core.start_tool(variables, tool_name, call_id, arguments=dict(tool_args or {}), agent=agent.agent_name)
 
     @_quietly
@@ -211,6 +226,8 @@ class AgentZeroPlugin:
         call = next((call for call in reversed(turn.calls) if call[0] == tool_name), None)
         if call is not None:
             turn.calls.remove(call)
+            if (saved := turn.saved.pop(call[1], None)) is not None:
+                self._remember(core, variables, agent, None, saved)
             core.end_tool(variables, tool_name, call[1], result=message, success=True)
 
     @_quietly
@@ -259,6 +276,18 @@ class AgentZeroPlugin:
         if turn.model_since_s is not None:
             about = {**_about_model(turn), **data_of(ModelCallComplete, error_type=kind)}
             core.model_call(variables, agent.agent_name, success=False, about=about)
+
+    def _remember(
+        self, core: Adapter, variables: Mapping[str, Any], agent: Any, message: str | None, answer: str | None
+    ) -> None:
+        """Keep the user's message and an answer, or a text that an agent saves, as memories of the user."""
+        scope = {"thread_id": str(variables["chat_id"])}
+        if "user_id" in variables:
+            scope["user_id"] = str(variables["user_id"])
+        spoken = None if answer is None else core.spoken(answer)
+        data = memory_of(scope, message, spoken) if {**DEFAULTS, **_settings(agent)}["remember"] else None
+        if data is not None:
+            core.emit(variables, MEMORY_ADD, data)
 
     # Settings and variables of an agent
 

@@ -14,6 +14,8 @@ MOST_DOCUMENTS: Final = 20
 """Seeds that count, best first."""
 MOST_NAMES: Final = 200
 """Spellings that are looked up."""
+MOST_MENTIONS: Final = 1_000
+"""Names in the texts of seeds that are looked up: FalkorDB takes about 10 ms for so many, Neo4j 15."""
 MOST_NAMESAKES: Final = 5
 """Entities of the same name that count."""
 MOST_PINS: Final = 20

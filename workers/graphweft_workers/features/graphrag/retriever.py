@@ -25,7 +25,7 @@ from graphweft_workers.features.graphrag.expansion import (
 from graphweft_workers.features.graphrag.fact_texts import FactTexts
 from graphweft_workers.features.graphrag.rows import EntityNode, Handle
 from graphweft_workers.features.graphrag.safe_cypher import Template, checked, rows_of
-from graphweft_workers.features.graphrag.seeds import Document, Seeds, seed
+from graphweft_workers.features.graphrag.seeds import Document, Seeds, mentioned_keys, seed
 from graphweft_workers.features.graphrag.starting_entities import Path, documents_of, named, pin
 from graphweft_workers.ports.fact_retriever import TOO_SLOW
 from graphweft_workers.ports.graph_store import GraphStore
@@ -189,6 +189,8 @@ class HybridRetriever:
         except Exception as error:  # noqa: BLE001 - as above
             _logger.warning("graphrag_failed", app_id=app_id, reason=type(error).__name__)
             return GraphContext(outcome="failed", reason=type(error).__name__)
+        if run.left_out:
+            _logger.info("graphrag_names_left_out", app_id=app_id, names=run.left_out)
         failure = failure or (None if packed.complete else TOO_SLOW)
         unavailable = failure in (UNREACHABLE, TOO_SLOW)
         if failure and not unavailable:
@@ -266,16 +268,20 @@ class _Retrieval:
         self._times = {"now": utc_text(clock.now())}
         self.found = Expansion()
         self.paths: frozenset[Path] = frozenset()
+        self.left_out = 0
+        """Names in the texts of documents that were not looked up, because there are too many."""
 
     def left_s(self) -> float:
         return self._until - self._clock.monotonic()
 
     async def run(self, seeds: Seeds) -> None:
         """Run the stages pin and expand."""
-        documents, names = await _together(self._documents(seeds), self._names(seeds))
+        (documents, said), names = await _together(self._documents(seeds), self._names(seeds))
         unlinked = [node.handle for node in documents if not node.entity]
-        linked = await self._neighbours(unlinked, room=self._caps.limit)
-        pinned = pin(documents, linked, names, limit=self._caps.limit)
+        linked, mentioned = await _together(
+            self._neighbours(unlinked, room=self._caps.limit), self._mentioned(seeds, said)
+        )
+        pinned = pin(documents, linked, names, mentioned, limit=self._caps.limit)
         self.paths = pinned.paths
         self.found = Expansion.at(pinned)
         for hop in range(1, self._caps.hops + 1):
@@ -302,15 +308,23 @@ class _Retrieval:
         await self._neighbours([nobody], room=1)
         await self._between([nobody, nobody])
 
-    async def _documents(self, seeds: Seeds) -> list[EntityNode]:
+    async def _documents(self, seeds: Seeds) -> tuple[list[EntityNode], Mapping[Any, str]]:
+        """Return the nodes with the ids of documents, and by id what those say that are no entities."""
         if not seeds.ids:
-            return []
-        return documents_of(seeds, await self._ask("documents", {"ids": seeds.ids}))
+            return [], {}
+        rows = await self._ask("documents", {"ids": seeds.ids})
+        return documents_of(seeds, rows), {row["found"]: row["said"] for row in rows if not row["shown"]}
 
     async def _names(self, seeds: Seeds) -> list[EntityNode]:
         if not seeds.names:
             return []
-        return named(seeds, await self._ask("names", {"names": seeds.names, "keys": seeds.keys}))
+        found = await self._ask("names", {"names": seeds.names, "keys": seeds.keys})
+        return named((*seeds.names, *seeds.keys), found)
+
+    async def _mentioned(self, seeds: Seeds, said: Mapping[Any, str]) -> list[EntityNode]:
+        """Return the entities that documents mention, by their texts, or by what the graph has of them."""
+        keys, self.left_out = mentioned_keys([each.text or said.get(each.id, "") for each in seeds.documents])
+        return named(keys, await self._ask("names", {"names": [], "keys": keys})) if keys else []
 
     async def _neighbours(self, handles: Sequence[Handle], *, room: int, hop: int = 1) -> Sequence[Mapping[str, Any]]:
         if not handles or room <= 0:

@@ -21,11 +21,17 @@ from functools import cache
 from typing import Any, Final, Literal
 
 from graphweft_contracts.memory import SCOPES
-from graphweft_workers.features.graphrag.caps import LIMIT_CAP, MOST_DOCUMENTS, MOST_NAMES, MOST_NAMESAKES
+from graphweft_workers.features.graphrag.caps import (
+    LIMIT_CAP,
+    MOST_DOCUMENTS,
+    MOST_MENTIONS,
+    MOST_NAMES,
+    MOST_NAMESAKES,
+)
 from graphweft_workers.features.graphrag.rows import NODE_COLUMNS
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.graph_store import Table
-from graphweft_workers.retrieval.records import MEMORY_LABEL
+from graphweft_workers.retrieval.records import EPISODE, MEMORY_LABEL
 
 RELATIONSHIPS: Final = ("REFERENCES", "CONTAINS", "MENTIONS", "DEPENDS_ON", "RELATED_TO", "SUPERSEDES", "AMENDS")
 """The types that are followed, in both directions."""
@@ -39,6 +45,7 @@ KEYS: Final = frozenset(
         (_DOCUMENT, "id"),
         (_DOCUMENT, "name"),
         ("Chunk", "id"),
+        (EPISODE, "id"),
         (MEMORY_LABEL, "id"),
     }
 )
@@ -53,6 +60,8 @@ MOST_SCANNED: Final = 200
 _NODE: Final = ("key", "name", "kind", "description")
 """The columns of a node that are texts."""
 _RELATIONSHIP: Final = ("fact", "label")
+_SAID: Final = ("said",)
+"""What a document says: names in it are looked up, and it is not shown."""
 _TEXTS: Final[Mapping[str, tuple[Sequence[str], int]]] = {
     "key": (("id", "uuid", "name"), LONGEST_NAME),
     "name": (("name", "title", "id"), LONGEST_NAME),
@@ -60,6 +69,7 @@ _TEXTS: Final[Mapping[str, tuple[Sequence[str], int]]] = {
     "description": (("description", "summary"), LONGEST),
     "fact": (("fact", "description", "text"), LONGEST),
     "label": (("name",), LONGEST_LABEL + 1),
+    "said": (("text", "content"), LONGEST),
 }
 """By column: the properties of which the first one with a text counts, and its limit of characters."""
 _LONGEST_ID: Final = 512
@@ -74,7 +84,7 @@ type ConditionValues = tuple[str, ...]
 """The names of the scopes that a query has, in the order of ``SCOPES``."""
 type Template = Literal["documents", "names", "neighbours", "between"]
 _COLUMNS: Final[Mapping[Template, Sequence[str]]] = {
-    "documents": ("found", *NODE_COLUMNS),
+    "documents": ("found", "said", *NODE_COLUMNS),
     "names": ("found", *NODE_COLUMNS),
     "neighbours": ("source", "link", "type", "out", *_RELATIONSHIP, *NODE_COLUMNS),
     "between": ("source", "target", "link", "type", *_RELATIONSHIP),
@@ -159,13 +169,15 @@ class _Forms:
                 f"WITH n, found, own ORDER BY own DESC, {', '.join(columns)} LIMIT {2 * MOST_NAMESAKES} RETURN n, found"
             )
             parts.append(f"UNWIND ${parameter} AS wanted {self._dialect.subquery([best], ['wanted'])} RETURN found, n")
-        every = f"CALL {{ {' UNION ALL '.join(parts)} }} WITH found, n, {self.texts('n', *_NODE)}"
-        return f"{every} {self.returned(template, f'found, {self.node("n")}')}"
+        more = [name for name in _COLUMNS[template] if name in _SAID]
+        every = f"CALL {{ {' UNION ALL '.join(parts)} }} WITH found, n, {self.texts('n', *more, *_NODE)}"
+        values = ", ".join(["found", *map(self.cut, more), self.node("n")])
+        return f"{every} {self.returned(template, values)}"
 
     def documents(self) -> str:
         """Return nodes with one of ``$ids``: the id, the node."""
         keys = [(_ENTITY, "id"), (_ENTITY, "name"), (_DOCUMENT, "id"), (_DOCUMENT, "name")]
-        return self.lookup("documents", [("ids", [*keys, ("Chunk", "id"), (MEMORY_LABEL, "id")])])
+        return self.lookup("documents", [("ids", [*keys, ("Chunk", "id"), (EPISODE, "id"), (MEMORY_LABEL, "id")])])
 
     def names(self) -> str:
         """Return entities with one of ``$names`` or ``$keys``: the name or key, the node."""
@@ -298,7 +310,7 @@ _SCOPED: Final[Mapping[str, _Check]] = dict.fromkeys(SCOPES, _is_scope)
 _TIMED: Final[Mapping[str, _Check]] = {**_SCOPED, "now": _is_time}
 _PARAMETERS: Final[Mapping[Template, Mapping[str, _Check]]] = {
     "documents": {"ids": _is_list(MOST_DOCUMENTS, _is_id), **_SCOPED},
-    "names": {"names": _is_list(MOST_NAMES, _is_text), "keys": _is_list(MOST_NAMES, _is_text), **_SCOPED},
+    "names": {"names": _is_list(MOST_NAMES, _is_text), "keys": _is_list(MOST_MENTIONS, _is_text), **_SCOPED},
     "neighbours": {
         "handles": _is_list(LIMIT_CAP, _is_handle),
         "scan": _is_number(MOST_SCANNED),

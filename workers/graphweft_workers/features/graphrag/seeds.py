@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Final
 
-from graphweft_workers.features.graphrag.caps import MOST_DOCUMENTS, MOST_NAMES
+from graphweft_workers.features.graphrag.caps import MOST_DOCUMENTS, MOST_MENTIONS, MOST_NAMES
 from graphweft_workers.text.terms import STOP_WORDS, name_key
 
 _LARGEST: Final = sys.float_info.max
@@ -22,6 +23,8 @@ _LONGEST_NAME: Final = 100
 _MOST_WORDS: Final = 4
 """Limit of words in a name that is not quoted or capitalised."""
 _MOST_OF_DOCUMENT: Final = 10
+_WORDS_OF_DOCUMENT: Final = 200
+"""Words of each document that may be names without a mark of one."""
 _QUOTED: Final = re.compile(
     r"\"([^\"\n]{2,100})\"|`([^`\n]{2,100})`|\u201c([^\u201d\n]{2,100})\u201d|'([^'\n]{2,100})'(?!\w)"
 )
@@ -90,6 +93,30 @@ def seed(query_text: str, documents: Iterable[Any] | None = None) -> Seeds:
     return Seeds(documents=kept, terms=tuple(_first(terms, MOST_NAMES)))
 
 
+def mentioned_keys(texts: Sequence[str]) -> tuple[list[str], int]:
+    """Return what the texts of documents may mention, in the form of ``name_key``, and how many names are left out.
+
+    The texts take turns. Of each, marked names come first, then its words, then runs of two to four words, as in
+    a question: the names of a graph are in lower case as often as not.
+    """
+    each = [list(dict.fromkeys(filter(_is_short, map(name_key, _mentions(text))))) for text in texts[:MOST_DOCUMENTS]]
+    found = list(dict.fromkeys(key for turn in zip_longest(*each) for key in turn if key))
+    return found[:MOST_MENTIONS], max(0, len(found) - MOST_MENTIONS)
+
+
+def _mentions(text: str) -> Iterator[str]:
+    plain = _plain(text, _LONGEST_DOCUMENT)
+    yield from _marked(plain, _LONGEST_DOCUMENT)
+    left, sentences = _WORDS_OF_DOCUMENT, list[list[str]]()
+    for sentence in _SENTENCE_END.split(plain):
+        sentences.append(_WORD.findall(sentence)[:left])
+        left -= len(sentences[-1])
+        if left <= 0:
+            break
+    for size in range(1, _MOST_WORDS + 1):
+        yield from _runs_of(sentences, size)
+
+
 def entity_terms(text: str) -> list[str]:
     """Return the possible names of entities in a question, likeliest first, at most 200.
 
@@ -156,11 +183,15 @@ def _phrases(phrase: str) -> Iterator[str]:
 def _runs(text: str) -> Iterator[str]:
     sentences = [_WORD.findall(sentence) for sentence in _SENTENCE_END.split(_plain(text))]
     for size in range(_MOST_WORDS, 0, -1):
-        for words in sentences:
-            for at in range(len(words) - size + 1):
-                run = words[at : at + size]
-                if run[0].casefold() not in STOP_WORDS and run[-1].casefold() not in STOP_WORDS:
-                    yield _trimmed(" ".join(run))
+        yield from _runs_of(sentences, size)
+
+
+def _runs_of(sentences: Iterable[Sequence[str]], size: int) -> Iterator[str]:
+    for words in sentences:
+        for at in range(len(words) - size + 1):
+            run = words[at : at + size]
+            if run[0].casefold() not in STOP_WORDS and run[-1].casefold() not in STOP_WORDS:
+                yield _trimmed(" ".join(run))
 
 
 def _plain(text: str, most: int = _LONGEST_TEXT) -> str:

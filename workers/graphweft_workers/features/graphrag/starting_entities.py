@@ -39,9 +39,9 @@ def documents_of(seeds: Seeds, rows: Iterable[Mapping[str, Any]]) -> list[Entity
     return list(found.values())
 
 
-def named(seeds: Seeds, rows: Iterable[Mapping[str, Any]]) -> list[EntityNode]:
-    """Return the entities with the names of seeds, in order, up to 5 of each name."""
-    place = {name: number for number, name in enumerate((*seeds.names, *seeds.keys))}
+def named(names: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> list[EntityNode]:
+    """Return the entities with one of the names or keys, in order, up to 5 of each name."""
+    place = {name: number for number, name in enumerate(dict.fromkeys(names))}
     by_name: defaultdict[int, dict[Handle, EntityNode]] = defaultdict(dict)
     for row in rows:
         if isinstance(row["found"], str) and row["found"] in place:
@@ -55,11 +55,17 @@ def named(seeds: Seeds, rows: Iterable[Mapping[str, Any]]) -> list[EntityNode]:
 
 
 def pin(
-    documents: Sequence[EntityNode], linked: Iterable[Mapping[str, Any]], named: Sequence[EntityNode], *, limit: int
+    documents: Sequence[EntityNode],
+    linked: Iterable[Mapping[str, Any]],
+    named: Sequence[EntityNode],
+    mentioned: Sequence[EntityNode] = (),
+    *,
+    limit: int,
 ) -> StartingEntities:
     """Return the entities of documents and names, in turns: at most 20, and at most ``limit``.
 
-    A document that is not an entity stands for its neighbours: ``linked``, the rows of the query ``neighbours``.
+    A document that is not an entity stands for its neighbours: ``linked``, the rows of the query ``neighbours``. Then
+    come those that the texts of documents mention.
     """
     beside: defaultdict[Handle, list[EntityNode]] = defaultdict(list)
     for row in linked:
@@ -71,6 +77,7 @@ def pin(
         for nodes in each:
             if turn < len(nodes):
                 recalled.setdefault(nodes[turn].handle, nodes[turn])
+    recalled |= {node.handle: node for node in mentioned if node.handle not in recalled}
     ways: tuple[tuple[Path, list[EntityNode]], ...] = (("B", list(named)), ("A", list(recalled.values())))
     found: dict[Handle, EntityNode] = {}
     paths: set[Path] = set()

@@ -35,6 +35,7 @@ from graphweft_workers.features.declarations import compiled, shared_terms, stor
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
 from graphweft_workers.features.memory.claims import EventReader, UserStatement, is_all_stated
 from graphweft_workers.features.memory.predicates import key_of
+from graphweft_workers.retrieval.profile import PROFILE_KEY, profile_key
 from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, PREFERENCE, PROFILE, STATEMENT, SUMMARY, VERSION
 from graphweft_workers.retrieval.scope_marks import BY_SCOPE, EMBED, ERASING, mark_params, marking
 from graphweft_workers.text.terms import EventTerms, name_key, scope_term
@@ -161,6 +162,7 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "s.rank = statement.rank, s.memory_id = statement.memory_id, s.author_name = statement.author_name, "
         "s.subject = statement.subject, s.predicate = statement.predicate, s.object = statement.object, "
         "s.object_key = statement.object_key, s.holds = statement.holds, s.key = statement.key, "
+        f"s.{PROFILE_KEY} = CASE WHEN statement.key IS NULL THEN null ELSE $profile END, "
         "s.role = 'user', s.is_whole = statement.is_whole, "
         "s.known_terms = statement.terms, s.length = statement.length, "
         f"s.known_scopes = $scopes, {_scope('s')}, s.chat_id = $chat_id, s.event_id = $event_id, "
@@ -318,7 +320,7 @@ class MemoryMutations:
         self._by_id = {mutation.id: mutation for mutation in self.mutations}
         scoped = {(MEMORY_LABEL, name) for name in (*SCOPES, "id", "chat_id")}
         scoped |= {(other, name) for other in (SUMMARY, FACT, STATEMENT, VERSION) for name in SCOPES}
-        scoped |= {(PREFERENCE, "user_id")}
+        scoped |= {(PREFERENCE, "user_id"), (STATEMENT, PROFILE_KEY)}
         self.keys = frozenset(scoped).union(*(mutation.cypher.keys for mutation in self.mutations)) - _NO_KEYS
         self.indexes = terms_indexes(MEMORY_LABEL, VERSION, SUMMARY, FACT, PREFERENCE, STATEMENT)
 
@@ -396,7 +398,8 @@ def _add(event: Event, logged: LogTime) -> _Said:
     ]
     if stated:
         _limit_claims(stated)
-        said.append(("state", common | {"statements": stated}))
+        profile = None if payload.user_id is None else profile_key(payload.user_id)
+        said.append(("state", common | {"statements": stated, "profile": profile}))
     if claims := [{"key": each["key"], "rank": each["rank"]} for each in stated if each["key"] is not None]:
         said.append(("end_statements", {"claims": claims, "gone": []}))
     return said

@@ -7,7 +7,7 @@ export const title = "Memory";
 export const lead = "What is remembered in a scope, the latest first, and what a search would find.";
 export const needsApp = true;
 const SCOPES = { user_id: "User", thread_id: "Thread", agent_id: "Agent", application_id: "Application" };
-const KINDS = ["all", "memories", "facts", "preferences", "summaries", "entities", "episodes"];
+const KINDS = ["all", "memories", "facts", "preferences", "summaries", "entities", "episodes", "profile"];
 
 export function show(root, { app, signal }) {
   const inputs = Object.fromEntries(Object.keys(SCOPES).map((name) => [name, el("input", { name, maxlength: 256, size: 20, autocomplete: "off" })]));

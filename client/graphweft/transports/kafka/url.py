@@ -90,6 +90,6 @@ def _number(query: Mapping[str, str], name: str) -> int | None:
     text = query.get(name)
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MOST_REPLICAS)) and 0 < int(text)):
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_MOST_REPLICAS)) and int(text) > 0):
         raise InvalidSettings(f"the Kafka URL has an invalid {name}: expected a number from 1, such as {name}=2")
     return min(int(text), _MOST_REPLICAS)

@@ -116,8 +116,8 @@ class _Client(redis.Redis):
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         await super().aclose(close_connection_pool)
         sentinel: Sentinel | None = getattr(self.connection_pool, "sentinel_manager", None)
-        if sentinel is not None:
-            await sentinel.aclose()
+        for each in () if sentinel is None else sentinel.sentinels:  # Sentinel has no ``aclose`` in redis 7
+            await each.aclose()
 
 
 def _behind_sentinel(client: Any, parts: RedisUrl, connect_s: float) -> Any:

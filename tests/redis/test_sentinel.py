@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.services.older_graphs import Deployment, FalkorDBPlace, ids
+from tests.services.commands import inside
+from tests.services.environment import clean_environment
+from tests.services.older_graphs import Deployment, ids
 from tests.services.redis_servers import SentinelGroup
+from tests.services.rules import rules_of_parts
 from tests.services.waiting import until, until_answered, until_sync
+from tests.services.workers import working
 
-from graphweft.transport import Outgoing
+from graphweft.transport import Outgoing, Transport
 from graphweft.transports.registry import make_transport
-from graphweft_contracts import BusUnavailable, Layout
+from graphweft_contracts import BusUnavailable, Event, Layout, wire
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
+from graphweft_workers.engine.log.position_note import PositionNote
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import CommittedPosition
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.wiring.rules import push
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 APPS = ("shop", "bank")
@@ -81,10 +88,6 @@ async def fail_over(group: SentinelGroup) -> None:
     await asyncio.to_thread(master.start)  # the Sentinels make it a replica
 
 
-async def rebuild(deployment: Deployment, app_id: str) -> None:
-    await asyncio.to_thread(deployment.command, "rebuild", "--app", app_id, "--swap")
-
-
 def outgoing(name: str) -> Outgoing:
     return Outgoing(key="k", fields={b"data": name.encode()})
 
@@ -119,56 +122,79 @@ async def test_what_a_replica_lacks_is_neither_accepted_nor_applied(group: Senti
         assert set(names[3:]) <= {"third"}, "what was not accepted may be there, as a copy"
 
 
-@pytest.mark.soak
-async def test_a_killed_master_loses_nothing_that_a_replica_has(
-    group: SentinelGroup, scratch: FalkorDBStore, tmp_path: Path
-) -> None:
-    url = f"{group.url}?wait_replicas=1"
-    deployment = Deployment(tmp_path / "own", url, FalkorDBPlace(tmp_path / "graph"), APPS, archive=False)
-    async with deployment.running():
-        await emit(deployment, 40)
-        await deployment.until_whole()
-        failing = asyncio.create_task(fail_over(group))
-        while not failing.done():
-            await emit(deployment, 4)
-        await failing
-        await emit(deployment, 40)
-        await deployment.until_whole()
-        await deployment.check_rebuilt(scratch)
-        assert {each.reason for each in await deployment.letters()} == {"query_error", "skipped"}
+async def send(transport: Transport, first: int, count: int) -> None:
+    """Send events until the bus has them, as clients do: the same ones again after each error."""
+    events = [
+        Event.create("note.made", app_id="shop", chat_id="c", workflow="W", id=f"e{number}", data={"v": f"n{number},"})
+        for number in range(first, first + count)
+    ]
+    sent = [Outgoing(key=event.key, fields=wire.encode(event)) for event in events]
+    await until_answered(lambda: transport.append(sent), BusUnavailable, why="the bus takes events")
+
+
+async def trace(graph: GraphStore) -> str:
+    found = await graph.read("shop", "MATCH (n:Log) RETURN n.trace", {}, timeout_s=60)
+    return str(found.rows[0][0]) if found.rows else ""
+
+
+async def log_of(bus: Bus) -> str:
+    """Return what a pass over the log makes of it: each event once, in order."""
+    entries = await until_answered(lambda: bus.log.after(0, "", limit=10_000), BusUnavailable, why="the log is read")
+    texts = [wire.decode(each.fields).data["v"] for each in entries if wire.ACTIVATION not in each.fields]
+    return "".join(dict.fromkeys(texts))
+
+
+async def why(bus: Bus) -> dict[str, str]:
+    """Return why apps wait."""
+    [partition] = await until_answered(bus.partitions.status, BusUnavailable, why="the bus answers")
+    return {app: each.why for app, each in PositionNote.decode(partition.note).parked.items()}
 
 
 @pytest.mark.soak
-async def test_graphs_ahead_of_the_new_master_wait_for_a_rebuild(
-    group: SentinelGroup, scratch: FalkorDBStore, tmp_path: Path
+@pytest.mark.parametrize("query", ["?wait_replicas=1", ""], ids=["waits for replicas", "does not wait"])
+async def test_a_graph_is_that_of_the_log_which_survived_the_master(
+    group: SentinelGroup, graph: FalkorDBStore, url: str, tmp_path: Path, query: str
 ) -> None:
-    deployment = Deployment(tmp_path / "own", group.url, FalkorDBPlace(tmp_path / "graph"), APPS, archive=False)
-    async with deployment.running():
-        await emit(deployment, 40)
-        await deployment.until_whole()
-        await asyncio.to_thread(until_sync, group.follows, why="the replica has all of it")
-        kept = deployment.expected()
-        await asyncio.to_thread(group.cut)
-        await emit(deployment, 20)
-        await deployment.until_whole()
-        before = await deployment.traces()
-        await fail_over(group)
-        await emit(deployment, 20)
-        log = {
-            place: trace + whole.removeprefix(before[place])
-            for (place, trace), whole in zip(kept.items(), deployment.expected().values(), strict=True)
-        }
-
-        async def waits() -> set[str]:
-            said = await asyncio.to_thread(deployment.command, "status", "--json")
-            return {each["app_id"] for each in json.loads(said)["parked"] if each["why"] == "needs_rebuild"}
-
-        await until(waits, lambda found: found == set(APPS), why=f"the apps wait, see {deployment.log}")
-        assert await deployment.traces() == before, "nothing came behind what the log has lost"
-        for app_id in APPS:
-            await rebuild(deployment, app_id)
-        await until(deployment.traces, lambda found: found == log, why=f"the graphs are the log, see {deployment.log}")
-        await deployment.check_rebuilt(scratch)
+    (tmp_path / "rules").mkdir()
+    rules = rules_of_parts(
+        tmp_path / "rules", {"log": "MERGE (n:Log {id: 1}) SET n.trace = coalesce(n.trace, '') + $v"}
+    )
+    address, new = f"{group.url}{query}", Layout(partitions=1, order="app")
+    async with (
+        contextlib.aclosing(make_transport(address, new=new)) as transport,
+        contextlib.aclosing(redis_bus(address, new=new)) as bus,
+        contextlib.aclosing(redis_bus(address, new=new)) as looking,
+    ):
+        await push(bus, rules, "*")
+        async with working(bus, graph, rules):
+            await send(transport, 0, 40)
+            first = await log_of(looking)
+            await until(lambda: trace(graph), lambda found: found == first, why="the first events are applied")
+            await asyncio.to_thread(until_sync, group.follows, why="the replica has all of it")
+            await asyncio.to_thread(group.cut)
+            sending = asyncio.create_task(send(transport, 40, 20))
+            ahead = first
+            if not query:  # what only the master has takes effect
+                await sending
+                ahead = await log_of(looking)
+                await until(lambda: trace(graph), lambda found: found == ahead, why="lost events are applied")
+            await fail_over(group)
+            await sending
+            await send(transport, 60, 20)
+            survived = await log_of(looking)
+            if query:
+                assert survived == "".join(f"n{number}," for number in range(80)), "what was accepted is there"
+            else:
+                assert survived == first + "".join(f"n{number}," for number in range(60, 80))
+                await until(lambda: why(looking), lambda found: found == {"shop": "needs_rebuild"}, why="the app waits")
+                assert await trace(graph) == ahead, "nothing came behind what the log has lost"
+                environment = clean_environment() | {"GRAPHWEFT_BUS_URL": address, "GRAPHWEFT_GRAPH_URL": url}
+                environment["GRAPHWEFT_RULES"] = str(tmp_path / "rules")
+                words = ["rebuild", "--app", "shop", "--swap"]
+                done = await asyncio.to_thread(inside, words, environment, folder=tmp_path)
+                assert done.code == 0, done.err
+            await until(lambda: trace(graph), lambda found: found == survived, why="the graph is that of the log")
+            assert not await why(looking)
 
 
 @pytest.mark.soak

@@ -127,7 +127,9 @@ def _behind_sentinel(client: Any, parts: RedisUrl, connect_s: float) -> Any:
     tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
     if issubclass(kind, redis.SSLConnection):
         tls["ssl"] = True
-    sentinel = Sentinel(
+    make_sentinel: Any = Sentinel  # both have no types
+    make_pool: Any = SentinelConnectionPool
+    sentinel = make_sentinel(
         parts.sentinels,
         sentinel_kwargs={
             **tls, **parts.sentinel_login, "retry": Retry(NoBackoff(), 0), "protocol": 2,
@@ -136,9 +138,7 @@ def _behind_sentinel(client: Any, parts: RedisUrl, connect_s: float) -> Any:
     )  # fmt: skip
     for name in ("host", "port", "max_connections"):
         options.pop(name, None)
-    pool = SentinelConnectionPool(
-        parts.service, sentinel, connection_class=kind, max_connections=_CONNECTIONS, **options
-    )
+    pool = make_pool(parts.service, sentinel, connection_class=kind, max_connections=_CONNECTIONS, **options)
     return _Client.from_pool(pool)
 
 

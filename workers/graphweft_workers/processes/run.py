@@ -40,9 +40,9 @@ async def _host(app: FastStream) -> None:
     try:
         await app.run(log_level=_FASTSTREAM)
     except ExceptionGroup as group:
-        first: Exception = group
-        while isinstance(first, ExceptionGroup):
-            first = first.exceptions[0]
+        first: BaseException = group
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         if isinstance(first, GraphweftError):
             raise first from group
         raise

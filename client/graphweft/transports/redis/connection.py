@@ -249,8 +249,8 @@ class _Managed(_Patient, SentinelManagedConnection):
 
     async def connect_check_health(self, *arguments: Any, **options: Any) -> None:
         if not self.is_connected:
-            pool: Any = self.connection_pool
-            self.host, self.port = await pool.get_master_address()
+            own: Any = self  # redis-py says nothing of its pool
+            self.host, self.port = await own.connection_pool.get_master_address()
         await super().connect_check_health(*arguments, **options)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.services.commands import inside
 from tests.services.environment import clean_environment
-from tests.services.older_graphs import Deployment, ids
+from tests.services.fixtures import Logs, events_of
 from tests.services.redis_servers import SentinelGroup
 from tests.services.rules import rules_of_parts
 from tests.services.waiting import until, until_answered, until_sync
@@ -18,8 +18,7 @@ from tests.services.workers import working
 
 from graphweft.transport import Outgoing, Transport
 from graphweft.transports.registry import make_transport
-from graphweft_contracts import BusUnavailable, Event, Layout, wire
-from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_contracts import BusUnavailable, Event, GraphUnavailable, Layout, wire
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.log.position_note import PositionNote
@@ -29,34 +28,7 @@ from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.wiring.rules import push
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
-APPS = ("shop", "bank")
-
-
-class GraphGroup:
-    """``GraphPlace`` on a graph server behind Sentinel."""
-
-    def __init__(self, folder: Path) -> None:
-        self.group = SentinelGroup(folder, graphs=True)
-        self.url = self.group.url
-        self.data = folder
-
-    async def start(self) -> None:
-        await asyncio.to_thread(self.group.start)
-
-    async def stop(self) -> None:
-        await asyncio.to_thread(self.group.kill)
-
-    async def empty(self) -> None:
-        raise NotImplementedError
-
-    def store(self) -> FalkorDBStore:
-        return FalkorDBStore(self.url)
-
-
-@pytest.fixture
-async def scratch(url: str) -> AsyncIterator[FalkorDBStore]:
-    async with contextlib.aclosing(FalkorDBStore(url)) as store:
-        yield store
+_LOG = "MERGE (n:Log {id: 1}) SET n.trace = coalesce(n.trace, '') + $v"
 
 
 @pytest.fixture
@@ -67,16 +39,6 @@ async def group(tmp_path: Path) -> AsyncIterator[SentinelGroup]:
         yield running
     finally:
         running.kill()
-
-
-async def emit(deployment: Deployment, count: int) -> None:
-    """Send events until the bus has them, as clients do: the same ones again after each error."""
-    before = dict(deployment._sent)
-    while True:
-        try:
-            return await deployment.emit(count)
-        except BusUnavailable:
-            deployment._sent = dict(before)
 
 
 async def fail_over(group: SentinelGroup) -> None:
@@ -133,8 +95,11 @@ async def send(transport: Transport, first: int, count: int) -> None:
 
 
 async def trace(graph: GraphStore) -> str:
-    found = await graph.read("shop", "MATCH (n:Log) RETURN n.trace", {}, timeout_s=60)
-    return str(found.rows[0][0]) if found.rows else ""
+    """Return the events of which the graph holds effects, in order; nothing while its server does not answer."""
+    with contextlib.suppress(GraphUnavailable):
+        found = await graph.read("shop", "MATCH (n:Log) RETURN n.trace", {}, timeout_s=60)
+        return str(found.rows[0][0]) if found.rows else ""
+    return ""
 
 
 async def log_of(bus: Bus) -> str:
@@ -156,9 +121,7 @@ async def test_a_graph_is_that_of_the_log_which_survived_the_master(
     group: SentinelGroup, graph: FalkorDBStore, url: str, tmp_path: Path, query: str
 ) -> None:
     (tmp_path / "rules").mkdir()
-    rules = rules_of_parts(
-        tmp_path / "rules", {"log": "MERGE (n:Log {id: 1}) SET n.trace = coalesce(n.trace, '') + $v"}
-    )
+    rules = rules_of_parts(tmp_path / "rules", {"log": _LOG})
     address, new = f"{group.url}{query}", Layout(partitions=1, order="app")
     async with (
         contextlib.aclosing(make_transport(address, new=new)) as transport,
@@ -198,28 +161,35 @@ async def test_a_graph_is_that_of_the_log_which_survived_the_master(
 
 
 @pytest.mark.soak
-async def test_a_graph_server_that_failed_over_gets_again_what_it_lacks(
-    url: str, scratch: FalkorDBStore, tmp_path: Path
-) -> None:
-    place = GraphGroup(tmp_path / "graph")
-    bus_server = EmbeddedServer(tmp_path / "bus")
-    await bus_server.start()
+async def test_a_graph_server_that_failed_over_gets_again_what_it_lacks(url: str, tmp_path: Path, logs: Logs) -> None:
+    (tmp_path / "rules").mkdir()
+    rules = rules_of_parts(tmp_path / "rules", {"log": _LOG})
+    new = Layout(partitions=1, order="app")
+    group = SentinelGroup(tmp_path / "graphs", graphs=True)
     try:
-        deployment = Deployment(tmp_path / "own", f"unix://{bus_server.socket}", place, APPS, archive=False)
-        async with deployment.running():
-            await emit(deployment, 60)
-            await deployment.until_whole()
-            await asyncio.to_thread(until_sync, place.group.follows, why="the replica has all of it")
-            await asyncio.to_thread(place.group.cut)
-            await emit(deployment, 60)
-            await deployment.until_whole()
-            letters = ids(await deployment.letters())
-            await fail_over(place.group)
-            await deployment.until_whole()
-            assert ids(await deployment.letters()) == letters
-            assert "graph_is_behind" in deployment.events()
-            await emit(deployment, 20)
-            await deployment.until_whole()
-            await deployment.check_rebuilt(scratch)
+        await asyncio.to_thread(group.start)
+        async with (
+            contextlib.aclosing(make_transport(url, new=new)) as transport,
+            contextlib.aclosing(redis_bus(url, new=new)) as bus,
+            contextlib.aclosing(FalkorDBStore(group.url)) as graph,
+            contextlib.aclosing(FalkorDBStore(group.url)) as looking,
+        ):
+            await push(bus, rules, "*")
+            async with working(bus, graph, rules):
+                await send(transport, 0, 40)
+                first = await log_of(bus)
+                await until(lambda: trace(looking), lambda found: found == first, why="the first events are applied")
+                await asyncio.to_thread(until_sync, group.follows, why="the replica has all of it")
+                await asyncio.to_thread(group.cut)
+                await send(transport, 40, 40)
+                second = await log_of(bus)
+                await until(lambda: trace(looking), lambda found: found == second, why="more events are applied")
+                await until(bus.partitions.status, lambda found: not found[0].lag, why="and the bus knows it")
+                await fail_over(group)
+                await until(lambda: trace(looking), lambda found: found == second, why="what was lost is applied again")
+                await send(transport, 80, 20)
+                whole = await log_of(bus)
+                await until(lambda: trace(looking), lambda found: found == whole, why="new events are applied")
+                assert "graph_is_behind" in events_of(logs)
     finally:
-        await bus_server.stop()
+        group.kill()

@@ -184,7 +184,7 @@ VALUES: Final[Mapping[str, Value | Section]] = {
             "url": _string(
                 "URL without a login, such as `redis://redis:6379`, `rediss://…`, `kafka://kafka:9092` or "
                 "`kafka+ssl://…`.",
-                pattern=r"^((redis|rediss|kafka|kafka\+ssl)://.+)?$",
+                pattern=r"^((rediss?|rediss?\+sentinel|kafka|kafka\+ssl)://.+)?$",
             ),
             "user": _string("User; without it, the server's default one."),
             "existingSecret": _secret("Secret with the password in `password`."),
@@ -206,7 +206,7 @@ VALUES: Final[Mapping[str, Value | Section]] = {
             "url": _string(
                 "URL without a login, such as `redis://falkordb:6379`, `rediss://…`, `neo4j://neo4j:7687` or "
                 "`neo4j+s://…`.",
-                pattern=r"^((redis|rediss|neo4j|neo4j\+s|bolt|bolt\+s)://.+)?$",
+                pattern=r"^((rediss?|rediss?\+sentinel|neo4j|neo4j\+s|bolt|bolt\+s)://.+)?$",
             ),
             "user": _string("User; without it, the server's default one."),
             "existingSecret": _secret("Secret with the password in `password`."),

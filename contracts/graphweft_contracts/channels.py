@@ -82,6 +82,8 @@ COUNTED_LETTERS: Final = "graphweft:deadletters:counted"
 LETTERS_OF_APPS: Final = "graphweft:deadletters:apps"
 """Hash: `n:` and app -> its dead letters; `b:` and app -> their bytes. The app is empty for letters of none."""
 
+REPLICATED: Final = "graphweft:replicated"
+"""Key that a worker writes behind what it has read, to wait until replicas have that."""
 DURABLE: Final = "graphweft:durable"
 """Key on the graph server; a write to it allows waiting until the server has written to disk."""
 GRAPH_POSITIONS: Final = "graphweft:positions"

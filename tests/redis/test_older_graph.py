@@ -135,7 +135,7 @@ async def test_a_graph_without_its_restored_history_waits_for_a_rebuild(url: str
 
         await until(is_waiting, why=f"one app catches up and the other one waits, see {deployment.log}")
         found = await asyncio.to_thread(deployment.doctor)
-        assert found["parked"] == ("fail", "graphs that are older than the log and cannot catch up: again")
+        assert found["parked"] == ("fail", "graphs that do not fit the log, and cannot catch up: again")
         await asyncio.to_thread(deployment.command, "rebuild", "--app", "again", "--swap")
         await deployment.until_whole()
         assert "graphs" not in await asyncio.to_thread(deployment.doctor)

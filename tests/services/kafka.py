@@ -1,4 +1,4 @@
-"""A real Kafka broker (KRaft, one node) as a process of its own on 127.0.0.1."""
+"""Real Kafka brokers (KRaft) as processes of their own on 127.0.0.1: one alone, or several of a cluster."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import os
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,7 @@ from tests.services.class_archive import ClassArchive
 from tests.services.maven import free_port, jars
 from tests.services.waiting import until_sync
 
-__all__ = ("KafkaServer", "Secure", "make_archive")
+__all__ = ("KafkaCluster", "KafkaServer", "Member", "Secure", "make_archive")
 
 _POM: Final = Path(__file__).with_name("kafka.pom.xml")
 _READY: Final = b"Kafka Server started"
@@ -73,6 +74,31 @@ super.users=User:admin;User:ANONYMOUS
 """
 
 
+_MEMBER: Final = """\
+node.id={number}
+broker.rack=rack-{number}
+controller.quorum.voters={voters}
+replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector
+offsets.topic.replication.factor=3
+transaction.state.log.replication.factor=3
+transaction.state.log.min.isr=2
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+replica.lag.time.max.ms=3000
+"""
+"""A broker that ended loses its partitions to others within about three seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One of the brokers of a cluster; each is a controller too."""
+
+    number: int
+    cluster: str
+    controllers: tuple[int, ...]
+    """Their ports; the first one is that of number 1."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Secure:
     """TLS, a login by SASL for each user, and no right that is not given. ``admin`` may do everything."""
@@ -92,9 +118,10 @@ class KafkaServer:
     process that started it dies, however that happens.
     """
 
-    def __init__(self, folder: Path, secure: Secure | None = None) -> None:
+    def __init__(self, folder: Path, secure: Secure | None = None, *, member: Member | None = None) -> None:
         self.folder = folder
         self._secure = secure
+        self._member = member
         self._classes = _class_path()
         self._options = _archive().options()
         self._port = free_port()
@@ -115,8 +142,12 @@ class KafkaServer:
         """Start the broker on the data that is there, and return when it serves clients."""
         settings = self.folder / "server.properties"
         if not settings.exists():
-            controller = free_port()
+            member = self._member
+            controller = free_port() if member is None else member.controllers[member.number - 1]
             text = _SETTINGS.format(port=self._port, controller=controller, folder=self.folder)
+            if member is not None:
+                voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in enumerate(member.controllers, 1))
+                text += _MEMBER.format(number=member.number, voters=voters)
             scram: list[str] = []
             if (secure := self._secure) is not None:
                 users = " ".join(f'user_{user}="{secure.password}"' for user in ("admin", *secure.users))
@@ -128,7 +159,8 @@ class KafkaServer:
                     scram += ["--add-scram", f"{kind}=[name={secure.scram},password={secure.password}]"]
             settings.write_text(text)
             (self.folder / "log4j2.properties").write_text(_LOGGING)
-            arguments = self._java("kafka.tools.StorageTool", "format", "-t", str(uuid4()), "-c", str(settings), *scram)
+            cluster = _cluster_id() if member is None else member.cluster
+            arguments = self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings), *scram)
             done = subprocess.run(arguments, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
         log = self.folder / "server.log"
@@ -201,6 +233,38 @@ class KafkaServer:
     def _java(self, *arguments: str) -> list[str]:
         logging = f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}"
         return [*_JAVA, *self._options, logging, "-cp", self._classes, *arguments]
+
+
+class KafkaCluster:
+    """Three brokers, each in a rack of its own. The calls block."""
+
+    def __init__(self, folder: Path) -> None:
+        controllers = tuple(free_port() for _ in range(3))
+        cluster = _cluster_id()
+        self.brokers: list[KafkaServer] = []
+        for number in range(1, 4):
+            (own := folder / f"broker-{number}").mkdir()
+            member = Member(number=number, cluster=cluster, controllers=controllers)
+            self.brokers.append(KafkaServer(own, member=member))
+
+    @property
+    def url(self) -> str:
+        """All brokers, as the settings name them."""
+        return f"kafka://{','.join(each.bootstrap for each in self.brokers)}"
+
+    def start(self) -> None:
+        """Start the brokers together: one alone waits for a majority."""
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(KafkaServer.start, self.brokers))
+
+    def kill(self) -> None:
+        """End all of them."""
+        for each in self.brokers:
+            each.kill()
+
+
+def _cluster_id() -> str:
+    return str(uuid4())
 
 
 @functools.cache

@@ -19,13 +19,18 @@ from graphweft_contracts import InvalidSettings
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(\?[^#]*)?")
 _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     "rediss": {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "cert_key": "ssl_keyfile"},
+    "rediss+sentinel": {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "cert_key": "ssl_keyfile"},
     "kafka+ssl": {"ca": "ca", "cert": "cert", "cert_key": "key", "sasl": "sasl"},
     "kafka": {"sasl": "sasl"},
     "neo4j+s": {"ca": "ca"},
     "bolt+s": {"ca": "ca"},
 }
 """By scheme: what may be given, and its name in the query of the URL. Other products name it as we do."""
-_OWN: Final = frozenset({"redis", "unix", "neo4j", "neo4j+ssc", "bolt", "bolt+ssc", *_NAMES})
+SECURE: Final[Mapping[str, str]] = {
+    "redis": "rediss", "redis+sentinel": "rediss+sentinel", "kafka": "kafka+ssl", "neo4j": "neo4j+s", "bolt": "bolt+s"
+}  # fmt: skip
+"""By scheme: the one that uses TLS."""
+_OWN: Final = frozenset({"redis", "redis+sentinel", "unix", "neo4j", "neo4j+ssc", "bolt", "bolt+ssc", *_NAMES})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +71,7 @@ class ServerLogin:
 
 
 def _secure(scheme: str) -> str:
-    return {"redis": "rediss", "kafka": "kafka+ssl", "neo4j": "neo4j+s", "bolt": "bolt+s"}.get(scheme, scheme)
+    return SECURE.get(scheme, scheme)
 
 
 def tls_context(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:

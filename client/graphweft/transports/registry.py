@@ -20,7 +20,7 @@ from graphweft_contracts.signatures import SigningKey
 __all__ = ("make_transport",)
 
 _GROUP: Final = "graphweft.transports"
-_REDIS: Final = ("redis", "rediss", "unix")
+_REDIS: Final = ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster", "unix")
 _KAFKA: Final = ("kafka", "kafka+ssl")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 

@@ -40,7 +40,7 @@ image.tag: this chart is from a source tree and has no version; set image.tag or
 {{- if regexMatch "^[a-z+]+://[^/@]+@" $it.url }}
 {{ $server }}.url: the URL holds a login, which would be readable in the Deployment; set {{ $server }}.user, and put the password into a Secret that {{ $server }}.existingSecret names
 {{- end -}}
-{{- if and $it.tls.existingSecret (not (regexMatch "^(rediss|kafka\\+ssl|neo4j\\+s|bolt\\+s)://" $it.url)) }}
+{{- if and $it.tls.existingSecret (not (regexMatch "^(rediss|rediss\\+sentinel|kafka\\+ssl|neo4j\\+s|bolt\\+s)://" $it.url)) }}
 {{ $server }}.tls.existingSecret: {{ $it.url | default "the server of falkordb.enabled" | quote }} is no URL with TLS; begin it with {{ ternary "rediss:// or kafka+ssl://" "rediss://, neo4j+s:// or bolt+s://" (eq $server "bus") }}, or leave out the Secret
 {{- end -}}
 {{- end -}}

@@ -488,7 +488,7 @@ def _parked(partitions: Iterable[PartitionStatus]) -> list[Check]:
     if not apps:
         return []
     if older := sorted({app for app, each in parked if each.why == "needs_rebuild"}):
-        found = f"graphs that are older than the log and cannot catch up: {', '.join(older[:_MOST_NAMES])}"
+        found = f"graphs that do not fit the log, and cannot catch up: {', '.join(older[:_MOST_NAMES])}"
         advice = f"graphweft rebuild --app {older[0]} --swap; the workers' log says why"
         return [Check(name="parked", state="fail", found=found, advice=advice)]
     whys = {app: each.why for app, each in parked}

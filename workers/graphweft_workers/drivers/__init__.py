@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 __all__ = ("bus_driver", "bus_name", "dialects", "graph_driver", "graph_name")
 
+_REDIS: Final = ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster", "unix")
+"""Those of a cluster are known, so that their refusal says what to use instead."""
 _BUSES: Final[Mapping[str, str]] = {
-    "redis": "redis",
-    "rediss": "redis",
-    "unix": "redis",
+    **dict.fromkeys(_REDIS, "redis"),
     "kafka": "kafka",
     "kafka+ssl": "kafka",
 }
 _GRAPHS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("redis", "rediss", "unix"), "falkordb"),
+    **dict.fromkeys(_REDIS, "falkordb"),
     **dict.fromkeys(("neo4j", "neo4j+s", "neo4j+ssc", "bolt", "bolt+s", "bolt+ssc"), "neo4j"),
 }
 """By the scheme of a URL: the folder of the driver."""

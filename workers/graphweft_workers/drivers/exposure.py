@@ -7,11 +7,12 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
+from graphweft.transports.access import SECURE
 from graphweft_workers.ports.check import Check
 
 _URL: Final = re.compile(r"([A-Za-z0-9+.-]+)://(?:([^/?#]*)@)?([^/?#]*)")
-_ENCRYPTED: Final = frozenset({"rediss", "kafka+ssl", "neo4j+s", "neo4j+ssc", "bolt+s", "bolt+ssc"})
-_PLAIN: Final = frozenset({"redis", "kafka", "neo4j", "bolt"})
+_ENCRYPTED: Final = frozenset({*SECURE.values(), "neo4j+ssc", "bolt+ssc"})
+_PLAIN: Final = frozenset(SECURE)
 _KNOWN: Final = frozenset({"", "neo4j", "password", "redis", "secret", "changeme", "admin", "falkordb", "test", "1234"})
 """Passwords of examples and of servers that nobody has set up."""
 _OF_COMPOSE: Final = "only-on-this-machine"
@@ -56,4 +57,4 @@ def _host(address: str) -> str:
 
 
 def _secure(scheme: str) -> str:
-    return {"redis": "rediss", "kafka": "kafka+ssl", "neo4j": "neo4j+s", "bolt": "bolt+s"}.get(scheme, scheme)
+    return SECURE.get(scheme, scheme)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from graphweft.transports.redis.connection import check_options, connect
+from graphweft.transports.redis.url import NO_CLUSTER, split_redis_url
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.ports.check import Check
 
@@ -23,8 +24,9 @@ def check_redis_url(url: str) -> None:
 
     pool: Any = ConnectionPool
     try:
-        check_options(url)
-        pool.from_url(url).make_connection()  # connects only when it is used
+        server = split_redis_url(url).server
+        check_options(server)
+        pool.from_url(server).make_connection()  # connects only when it is used
     except InvalidSettings as error:
         raise ValueError(str(error)) from None
     except (ValueError, TypeError, RedisError):  # their texts quote the URL
@@ -44,6 +46,8 @@ async def examine_server(
         try:
             told = await client.info("server")
             version = f" {told['redis_version']}" if "redis_version" in told else ""
+            if told.get("redis_mode") == "cluster":
+                return [Check(name=name, state="fail", found=f"a node of a Redis{version} Cluster", advice=NO_CLUSTER)]
         except NoPermissionError:
             version = ""  # a user of few rights
             await client.ping()

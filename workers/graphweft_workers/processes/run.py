@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from graphweft_contracts import GraphweftError
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.optional_dependencies import naming_extra
 
@@ -34,8 +35,17 @@ def _settle() -> None:
 
 
 async def _host(app: FastStream) -> None:
+    """Run an app. Raises a ``GraphweftError`` that ends a role as it is, not in the groups of its tasks."""
     _settle()
-    await app.run(log_level=_FASTSTREAM)
+    try:
+        await app.run(log_level=_FASTSTREAM)
+    except ExceptionGroup as group:
+        first: BaseException = group
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        if isinstance(first, GraphweftError):
+            raise first from group
+        raise
 
 
 async def run_mutation(settings: Settings) -> None:

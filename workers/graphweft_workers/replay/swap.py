@@ -88,11 +88,15 @@ class GraphSwap:
         )
 
     async def _ends(self, partitions: Collection[int]) -> dict[int, str]:
-        """Return the offsets up to which events have taken effect in the live graph; if it was lost, had taken."""
+        """Return the offsets up to which events have taken effect in the live graph; if it was lost, had taken.
+
+        Where the live graph stands at an entry that the log has lost, the new one must not: workers would take events
+        up to there for applied.
+        """
         ends = await self._log.done(partitions)  # further, if the last events have no mutations
         for partition in partitions:
             live = (await self._live.progress(self._app_id, partition)).checkpoint.offset
-            if is_after(live, ends.get(partition, "")):
+            if is_after(live, ends.get(partition, "")) and await self._log.bus.log.entries(partition, [live]):
                 ends[partition] = live
         return ends
 

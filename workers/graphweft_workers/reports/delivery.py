@@ -34,7 +34,7 @@ _STUCK: Final = {
     "rules_lost": "a rule set that the bus has lost",
     "unavailable": "its graph, which does not answer",
     "slow_writes": "the end of its rest after slow writes",
-    "needs_rebuild": "a rebuild of its graph, which is older than the log",
+    "needs_rebuild": "a rebuild of its graph, which does not fit the log",
 }
 """For what an app waits, by the reason for which it is parked."""
 _AFTER_A_FIX: Final = "a corrected event needs a new id; after a fix of a rule, run `graphweft dlq retry --all`"

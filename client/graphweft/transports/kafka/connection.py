@@ -78,6 +78,23 @@ _TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Copies:
+    """The copies of what the topics hold that graphweft makes; see ``KafkaUrl``."""
+
+    replication_factor: int | None = None
+    min_insync_replicas: int | None = None
+
+    def replicas(self, brokers: int) -> int:
+        """Return the replicas of a new topic."""
+        return self.replication_factor or max(1, min(_REPLICAS, brokers))
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The settings of a new topic."""
+        return {} if self.min_insync_replicas is None else {"min.insync.replicas": str(self.min_insync_replicas)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
     """The brokers of a cluster, and how to connect to them."""
 
@@ -85,6 +102,9 @@ class Servers:
     user: str = ""
     options: Mapping[str, Any] = field(repr=False)
     """The arguments of every client of aiokafka. They hold the password."""
+    copies: Copies = Copies()
+    rack: str = ""
+    """The rack of this process, from whose replicas it reads; empty: it reads from leaders."""
 
 
 def servers(url: str) -> Servers:
@@ -99,7 +119,10 @@ def servers(url: str) -> Servers:
         options["sasl_plain_password"] = parts.password
     if parts.tls or parts.user:
         options["security_protocol"] = f"{'SASL_' * bool(parts.user)}{'SSL' if parts.tls else 'PLAINTEXT'}"
-    return Servers(bootstrap=parts.hosts, user=parts.user, options=options)
+    copies = Copies(replication_factor=parts.replication_factor, min_insync_replicas=parts.min_insync_replicas)
+    return Servers(
+        bootstrap=parts.hosts, user=parts.user, options=options, copies=copies, rack=parts.client_rack
+    )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -149,7 +172,7 @@ async def start_client(client: Any) -> None:
         raise
 
 
-async def find_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:
+async def find_topics(admin: AIOKafkaAdminClient, partitions: int, copies: Copies) -> int:
     """Like ``make_topics``, for a client: nothing is made if the topics that it uses are there.
 
     A tenant sees no others, and may make none.
@@ -157,10 +180,10 @@ async def find_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:
     present = await _present(admin)
     if channels.EVENTS_TOPIC in present and channels.PARTITIONS_TOPIC in present:
         return present[channels.EVENTS_TOPIC]
-    return await make_topics(admin, partitions)
+    return await make_topics(admin, partitions, copies)
 
 
-async def make_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:
+async def make_topics(admin: AIOKafkaAdminClient, partitions: int, copies: Copies) -> int:
     """Make the missing topics of events, and return the current number of partitions of events.
 
     ``partitions`` applies to a new topic only. ``agreed_layout`` maps keys. Raises ``KafkaError``.
@@ -173,12 +196,12 @@ async def make_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:
         channels.USAGE_TOPIC,
     )
     wanted = {channels.EVENTS_TOPIC: partitions, **dict.fromkeys(single, 1)}
-    return (await _make(admin, await _present(admin), wanted))[channels.EVENTS_TOPIC]
+    return (await _make(admin, await _present(admin), wanted, copies))[channels.EVENTS_TOPIC]
 
 
-async def make_series_topic(admin: AIOKafkaAdminClient) -> None:
+async def make_series_topic(admin: AIOKafkaAdminClient, copies: Copies) -> None:
     """Make the topic that only workers use, if it is missing: others need no right to it. Raises ``KafkaError``."""
-    await _make(admin, await _present(admin), {channels.SERIES_TOPIC: 1})
+    await _make(admin, await _present(admin), {channels.SERIES_TOPIC: 1}, copies)
 
 
 async def present_partitions(admin: AIOKafkaAdminClient) -> int:
@@ -186,7 +209,7 @@ async def present_partitions(admin: AIOKafkaAdminClient) -> int:
     return (await _present(admin)).get(channels.EVENTS_TOPIC, 0)
 
 
-async def make_context_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:
+async def make_context_topics(admin: AIOKafkaAdminClient, partitions: int, copies: Copies) -> int:
     """Make the missing topics of context requests and replies, and return their number of partitions.
 
     New topics get as many partitions as the events have, or ``partitions`` if that topic does not exist, but 16 at
@@ -195,7 +218,7 @@ async def make_context_topics(admin: AIOKafkaAdminClient, partitions: int) -> in
     present = await _present(admin)
     count = min(present.get(channels.EVENTS_TOPIC) or partitions, _CONTEXT_PARTITIONS)
     wanted = {channels.CONTEXT_REQUESTS_TOPIC: count, channels.CONTEXT_REPLIES_TOPIC: count}
-    return (await _make(admin, present, wanted))[channels.CONTEXT_REQUESTS_TOPIC]
+    return (await _make(admin, present, wanted, copies))[channels.CONTEXT_REQUESTS_TOPIC]
 
 
 async def find_replies(admin: AIOKafkaAdminClient, app_id: str) -> int | None:
@@ -221,15 +244,19 @@ async def _present(admin: AIOKafkaAdminClient) -> Mapping[str, int]:
 
 
 async def _make(
-    admin: AIOKafkaAdminClient, present: Mapping[str, int], wanted: Mapping[str, int], *, clock: Clock = SYSTEM_CLOCK,
-    timing: KafkaTiming = KAFKA_TIMING,
+    admin: AIOKafkaAdminClient, present: Mapping[str, int], wanted: Mapping[str, int], copies: Copies, *,
+    clock: Clock = SYSTEM_CLOCK, timing: KafkaTiming = KAFKA_TIMING,
 ) -> Mapping[str, int]:  # fmt: skip
     """Make the missing topics; return the numbers of partitions of all topics."""
     missing = [name for name in wanted if name not in present]
     if missing:
         brokers = (await admin.describe_cluster())["brokers"]
-        replicas = max(1, min(_REPLICAS, len(brokers)))
-        new = [NewTopic(name, wanted[name], replicas, topic_configs=_TOPICS[name]) for name in missing]
+        new = [
+            NewTopic(
+                name, wanted[name], copies.replicas(len(brokers)), topic_configs={**_TOPICS[name], **copies.settings}
+            )
+            for name in missing
+        ]
         response: Any = await admin.create_topics(new)
         for _, code, *rest in response.topic_errors:
             if code and for_code(code) is TopicAuthorizationFailedError:

@@ -192,7 +192,7 @@ class KafkaContext:
                 own = await find_replies(admin, self._app_id)
                 if own is not None and not self._app_id:
                     raise OwnReplies
-                partitions = own or await make_context_topics(admin, self._wanted_partitions)
+                partitions = own or await make_context_topics(admin, self._wanted_partitions, self._servers.copies)
             finally:
                 await admin.close()
             await start_client(producer)

@@ -192,7 +192,7 @@ class KafkaTransport:
             admin = AIOKafkaAdminClient(**self._servers.options, request_timeout_ms=self._timing.request_ms)
             try:
                 await start_client(admin)
-                present = await find_topics(admin, self._new.partitions)
+                present = await find_topics(admin, self._new.partitions, self._servers.copies)
                 self._layout = await agreed_layout(self._servers, admin, present, self._new.order)
             finally:
                 await admin.close()

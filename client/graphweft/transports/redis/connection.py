@@ -14,10 +14,17 @@ from urllib.parse import parse_qsl, urlsplit
 import redis.asyncio as redis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import (
+    Sentinel,
+    SentinelConnectionPool,
+    SentinelManagedConnection,
+    SentinelManagedSSLConnection,
+)
 from redis.backoff import NoBackoff
-from redis.exceptions import OutOfMemoryError, ResponseError
+from redis.exceptions import AskError, ClusterCrossSlotError, ClusterDownError, OutOfMemoryError, ResponseError
 
 from graphweft.transports.redis.timing import REDIS_TIMING
+from graphweft.transports.redis.url import NO_CLUSTER, RedisUrl, split_redis_url
 from graphweft_contracts import InvalidSettings
 
 Command: TypeAlias = tuple[Any, ...]
@@ -63,10 +70,13 @@ def connect(
     which falkordb requires. The result is untyped, because redis-py's types promise a value or an awaitable for every
     command. ``socket_timeout`` in the URL is ignored: it would end reads that wait for events. Raises
     ``InvalidSettings`` for other options of the URL that change what is read or written.
+
+    Behind Sentinel, each connection that opens asks for the master. One whose server became a replica breaks.
     """
-    check_options(url)
+    parts = split_redis_url(url)
+    check_options(parts.server)
     client: Any = _Client.from_url(  # pyright: ignore[reportUnknownMemberType]
-        url,
+        parts.server,
         retry=Retry(NoBackoff(), repeats),
         socket_connect_timeout=connect_s,
         socket_timeout=io_timeout_s,
@@ -74,6 +84,8 @@ def connect(
         protocol=2,
         decode_responses=decode,
     )
+    if parts.sentinels:
+        client = _behind_sentinel(client, parts, connect_s)
     pool = client.connection_pool
     pool.connection_kwargs["socket_timeout"] = io_timeout_s  # options of a URL come before arguments
     if pool.connection_class is redis.UnixDomainSocketConnection:
@@ -82,7 +94,8 @@ def connect(
         # is, for example while it opens the connections of all partitions.
         pool.connection_kwargs["socket_connect_timeout"] = None
     else:
-        pool.connection_class = _PatientTls if issubclass(pool.connection_class, redis.SSLConnection) else _Patient
+        kinds = (_Managed, _ManagedTls) if parts.sentinels else (_Patient, _PatientTls)
+        pool.connection_class = kinds[issubclass(pool.connection_class, redis.SSLConnection)]
     for name in _CERTIFICATES & pool.connection_kwargs.keys():  # else the first connection fails without naming it
         if not os.path.isfile(file := pool.connection_kwargs[name]):
             raise InvalidSettings(f"the file of certificates {file!r} does not exist")
@@ -99,6 +112,34 @@ class _Client(redis.Redis):
         pipeline: Any = super().pipeline(transaction, shard_hint)
         pipeline.annotate_exception = _leave
         return pipeline
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        await super().aclose(close_connection_pool)
+        sentinel: Sentinel | None = getattr(self.connection_pool, "sentinel_manager", None)
+        for each in () if sentinel is None else sentinel.sentinels:  # Sentinel has no ``aclose`` in redis 7
+            await each.aclose()
+
+
+def _behind_sentinel(client: Any, parts: RedisUrl, connect_s: float) -> Any:
+    """Return a client like this one, to the master of a service."""
+    options: dict[str, Any] = dict(client.connection_pool.connection_kwargs)
+    kind = client.connection_pool.connection_class
+    tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
+    if issubclass(kind, redis.SSLConnection):
+        tls["ssl"] = True
+    make_sentinel: Any = Sentinel  # both have no types
+    make_pool: Any = SentinelConnectionPool
+    sentinel = make_sentinel(
+        parts.sentinels,
+        sentinel_kwargs={
+            **tls, **parts.sentinel_login, "retry": Retry(NoBackoff(), 0), "protocol": 2,
+            "socket_connect_timeout": connect_s, "socket_timeout": connect_s,
+        },
+    )  # fmt: skip
+    for name in ("host", "port", "max_connections"):
+        options.pop(name, None)
+    pool = make_pool(parts.service, sentinel, connection_class=kind, max_connections=_CONNECTIONS, **options)
+    return _Client.from_pool(pool)
 
 
 def _leave(exception: Exception, number: int, command: object) -> None:
@@ -196,6 +237,27 @@ class _PatientTls(_Patient, redis.SSLConnection):
     """The same over TLS."""
 
 
+class _Managed(_Patient, SentinelManagedConnection):
+    """A connection to the server that Sentinel names as the master, whenever it opens.
+
+    redis-py asks only in ``connect``. A connection that is kept out of the pool opens again in other ways, and would go
+    back to a server that is a replica now.
+    """
+
+    async def connect(self) -> None:
+        await self.connect_check_health(check_health=False)
+
+    async def connect_check_health(self, *arguments: Any, **options: Any) -> None:
+        if not self.is_connected:
+            own: Any = self  # redis-py says nothing of its pool
+            self.host, self.port = await own.connection_pool.get_master_address()
+        await super().connect_check_health(*arguments, **options)
+
+
+class _ManagedTls(_Managed, SentinelManagedSSLConnection):
+    """The same over TLS."""
+
+
 def peer_uid(connection: socket.socket) -> int | None:
     """Return the user who runs the other end of a unix socket; None where the system does not say."""
     option: int | None = getattr(socket, "SO_PEERCRED", None)
@@ -207,8 +269,15 @@ def peer_uid(connection: socket.socket) -> int | None:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an error of the bus as text; for a full server with the next step."""
-    return _OUT_OF_MEMORY if isinstance(error, OutOfMemoryError) else str(error)
+    """Return an error of the bus as text; for a full server, and for a cluster, with the next step."""
+    if is_of_cluster(error):
+        return NO_CLUSTER
+    return _OUT_OF_MEMORY if isinstance(error, OutOfMemoryError) else str(error) or type(error).__name__
+
+
+def is_of_cluster(error: BaseException) -> bool:
+    """Tell whether only a node of a Redis Cluster answers so."""
+    return isinstance(error, (AskError, ClusterCrossSlotError, ClusterDownError))
 
 
 class Together:

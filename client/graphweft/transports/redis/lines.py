@@ -24,6 +24,10 @@ _pack = cast("Callable[[Command], bytes]", pack_command)
 _LOST: Final = (LostConnection, LateConnection, OSError)
 
 
+class TooFewReplicas(RedisError):
+    """What was written may be lost if the master fails now."""
+
+
 class Lines:
     """Connections to one server, as many as there are concurrent calls.
 
@@ -62,6 +66,26 @@ class Lines:
                 if attempt == self._repeats:
                     raise
         raise AssertionError
+
+    async def replicated(self, commands: Sequence[Command], *, replicas: int, wait_s: float) -> list[Any]:
+        """Run the commands as one transaction, and wait until so many replicas have all that it wrote or saw.
+
+        The commands must write. Returns their replies, which may be errors. Raises ``ResponseError`` if the server
+        refused all of them, and ``TooFewReplicas`` if fewer had it in time: then it has happened, and may be lost. All
+        of it goes over one connection, so a server that is replaced in between does not answer for the other one.
+        """
+        wait = ("WAIT", replicas, max(1, int(wait_s * 1000)))
+        _, *queued, answers, there = await self.exchange([("MULTI",), *commands, ("EXEC",), wait])
+        for each in (*queued, answers, there):
+            if isinstance(each, Exception):
+                raise each
+        if there < replicas:
+            raise TooFewReplicas(
+                f"{there} of {replicas} replicas have it (wait_replicas in the URL): see that they run and follow the "
+                "master"
+            )
+        found: list[Any] = answers
+        return found
 
     async def aclose(self) -> None:
         """Close all connections; a second call does nothing."""

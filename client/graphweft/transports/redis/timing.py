@@ -16,6 +16,8 @@ class RedisTiming(TransportTiming):
     """Limit of the network for a connection; how long the event loop is busy does not count."""
     io_s: float = 5.0
     """Limit of a reply of the server."""
+    replicas_s: float = 2.0
+    """How long replicas may take to have an event, if that is waited for; less than ``io_s``."""
     trim_s: float = 5.0
     """How often requests are removed from the stream by their age."""
     reconnect_s: float = 0.2

@@ -16,6 +16,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 from uuid import uuid4
 
@@ -38,6 +39,7 @@ from graphweft.transports.redis.layout import agreed_layout, requests_of, stored
 from graphweft.transports.redis.lines import Lines
 from graphweft.transports.redis.refusals import is_general, refusal_of, request_refusal, unavailable
 from graphweft.transports.redis.timing import REDIS_TIMING, RedisTiming
+from graphweft.transports.redis.url import split_redis_url
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, Layout, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import NEW_LAYOUT
@@ -92,6 +94,9 @@ class RedisTransport:
         self._clock = clock
         self._timing = timing
         self._redis = connect(url, io_timeout_s=timing.io_s)
+        self._replicas = split_redis_url(url).wait_replicas
+        """How many replicas must have an event before it is accepted."""
+        self._adding = Lines(url, io_timeout_s=timing.io_s) if self._replicas else None
         # A repeated request is answered twice, and the second reply is ignored.
         self._repeating = Lines(url, io_timeout_s=timing.io_s, repeats=1)
         self._requests = Together(self._repeating, connections=_REQUEST_CONNECTIONS, at_once=self._is_alone)
@@ -152,11 +157,20 @@ class RedisTransport:
         """Add the events to the streams of partitions; return their ids, or errors that concern one stream."""
         # All or nothing: without a transaction the server may refuse one event (out of memory, still loading) and
         # accept the next of the same chat, and a retry would then reorder them.
-        pipeline = self._redis.pipeline(transaction=len(events) > 1)
-        for number, event in zip(numbers, events, strict=True):
-            pipeline.xadd(stream_of(number, shared), event.signed(self._signing_key))
+        added = [(stream_of(number, shared), event.signed(self._signing_key))
+                 for number, event in zip(numbers, events, strict=True)]  # fmt: skip
+        answers: list[bytes | ResponseError]
         try:
-            answers: list[bytes | ResponseError] = await pipeline.execute(raise_on_error=False)
+            if self._adding is None:
+                pipeline = self._redis.pipeline(transaction=len(events) > 1)
+                for stream, fields in added:
+                    pipeline.xadd(stream, fields)
+                answers = await pipeline.execute(raise_on_error=False)
+            else:
+                commands = [("XADD", stream, "*", *chain.from_iterable(fields.items())) for stream, fields in added]
+                answers = await self._adding.replicated(
+                    commands, replicas=self._replicas, wait_s=self._timing.replicas_s
+                )
         except ResponseError as error:  # before the transaction ran: nothing is written
             if is_general(error):
                 raise
@@ -229,6 +243,8 @@ class RedisTransport:
         await self._replies.aclose()
         await self._requests.aclose()
         await self._repeating.aclose()
+        if self._adding is not None:
+            await self._adding.aclose()
         await self._redis.aclose()
 
     def _is_alone(self) -> bool:

@@ -33,6 +33,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from graphweft.transports.redis.connection import Command, Together, connect
 from graphweft.transports.redis.lines import Lines
+from graphweft.transports.redis.url import NO_CLUSTER
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -160,7 +161,10 @@ class FalkorDBStore:
         """See ``GraphStore.check``."""
         try:
             await self._redis.execute_command("GRAPH.LIST")
-            self._run = run_of(await self._redis.info("server"))
+            told = await self._redis.info("server")
+            if told.get("redis_mode") == "cluster":
+                raise GraphUnavailable(f"the graph server is a node of a cluster: {NO_CLUSTER}", retry_after_s=5.0)
+            self._run = run_of(told)
             return self._run
         except ResponseError as error:
             if type(error) is ResponseError:

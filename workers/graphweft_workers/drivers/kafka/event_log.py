@@ -106,7 +106,7 @@ class KafkaEventLog:
         async with self._counting:
             if self._count is None:
                 async with self._administration() as admin:
-                    count = await make_topics(admin, self._new.partitions)
+                    count = await make_topics(admin, self._new.partitions, self._servers.copies)
                     layout = await agreed_layout(self._servers, admin, count, self._new.order)
                 self._count = max(count, layout.partitions)
             elif fresh:
@@ -119,7 +119,7 @@ class KafkaEventLog:
         await self.count()
         if not self._has_series:
             async with self._administration() as admin:
-                await make_series_topic(admin)
+                await make_series_topic(admin, self._servers.copies)
             self._has_series = True
 
     async def layout(self) -> Layout:

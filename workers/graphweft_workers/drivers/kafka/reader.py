@@ -35,6 +35,7 @@ async def open_consumer(servers: Servers, fetch_bytes: int, **more: Any) -> Any:
         enable_auto_commit=False,
         request_timeout_ms=_REQUEST_MS,
         max_partition_fetch_bytes=fetch_bytes,
+        client_rack=servers.rack or None,
         **more,
     )
     try:

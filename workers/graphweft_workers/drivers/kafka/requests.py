@@ -225,7 +225,7 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
             with bus_errors("the bus is unavailable"):
                 try:
                     await start_client(admin)
-                    await make_context_topics(admin, self._partitions)
+                    await make_context_topics(admin, self._partitions, self._servers.copies)
                 finally:
                     await admin.close()
                 await start_client(producer)

@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-import neo4j
-
 from graphweft_workers.drivers.neo4j.calls import run, run_admin
 from graphweft_workers.drivers.neo4j.databases import Databases
 from graphweft_workers.drivers.neo4j.statements import VALUES, timed
@@ -90,5 +88,6 @@ class Neo4jPositions:
 
     async def _rows(self, statement: str, params: Mapping[str, Any]) -> list[list[Any]]:
         server = self._databases.server()
-        async with self._databases.session(server, self._timeout_s, access=neo4j.READ_ACCESS) as session:
+        # Of the leader: what another member says may be old, and would look like a server that lost something.
+        async with self._databases.session(server, self._timeout_s) as session:
             return await run(session, timed(statement, self._timeout_s), dict(params))

@@ -16,10 +16,12 @@ from typing import Any, Final
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from graphweft.transports.redis.connection import connect
+from graphweft.transports.redis.connection import connect, is_of_cluster
 from graphweft.transports.redis.layout import agreed_layout, store_order, stream_of
+from graphweft.transports.redis.lines import Lines
 from graphweft.transports.redis.refusals import unavailable
-from graphweft_contracts import BusUnavailable, Layout, Order, channels
+from graphweft.transports.redis.url import NO_CLUSTER, split_redis_url
+from graphweft_contracts import BusUnavailable, InvalidSettings, Layout, Order, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_workers.drivers.redis.lease_keeper import RedisLeaseKeeper
@@ -158,6 +160,10 @@ class RedisEventLog:
         self._url = url
         self._longest_wait_s = timing.longest_wait_s
         self._redis = connect(url, io_timeout_s=timing.longest_wait_s + timing.io_s)
+        self._replicas = split_redis_url(url).wait_replicas
+        self._reading = Lines(url, io_timeout_s=timing.io_s) if self._replicas else None
+        """Reads what a worker applies, once replicas have it: no graph is ahead of the log that survives a master."""
+        self._replicas_s = timing.replicas_s
         self._waiter = StreamWaiter(self._redis, clock=clock, timing=timing)
         self._new = new
         self._group_name = group
@@ -188,7 +194,12 @@ class RedisEventLog:
     async def layout(self) -> Layout:
         """See ``Partitions.layout``."""
         with _bus_errors():
-            layout = await agreed_layout(self._redis, self._new)
+            try:
+                layout = await agreed_layout(self._redis, self._new)
+            except ResponseError as error:
+                if is_of_cluster(error):  # no waiting mends it
+                    raise InvalidSettings(f"invalid bus_url: {NO_CLUSTER}") from error
+                raise
         self._shared, self._count = layout.partitions, layout.count
         return layout
 
@@ -392,6 +403,8 @@ class RedisEventLog:
         """Close the connections; a second call does nothing."""
         await end_tasks(*self._claiming)
         await self._waiter.aclose()
+        if self._reading is not None:
+            await self._reading.aclose()
         await self._redis.aclose()
 
     async def _read_now(self, partition: int, after: CommittedPosition, limit: int) -> Batch:
@@ -424,11 +437,21 @@ class RedisEventLog:
         with _bus_errors():
             self._now_ms = self._now_ms or await now_ms_of(self._redis)
             limit_ms = self._now_ms + FAR_MS
-            pipeline = self._redis.pipeline(transaction=True)
             start = f"({at}" if at and offset_number(at)[0] < limit_ms else f"{limit_ms}-0" if at else "-"
-            pipeline.execute_command("XRANGE", stream, start, end_of_read(self._now_ms), "COUNT", count)
-            pipeline.execute_command("EVAL_RO", _EXTENT, 1, stream)
-            reply, extent = await pipeline.execute(raise_on_error=False)
+            reading = ("XRANGE", stream, start, end_of_read(self._now_ms), "COUNT", count)
+            looking = ("EVAL_RO", _EXTENT, 1, stream)
+            if self._reading is not None and partition in self._held:
+                writing = ("SET", channels.REPLICATED, self._group_name)
+                reply, extent, _ = await self._reading.replicated(
+                    (reading, looking, writing), replicas=self._replicas, wait_s=self._replicas_s
+                )
+                if not isinstance(reply, Exception):
+                    reply = [(offset, dict(batched(fields, 2))) for offset, fields in reply]
+            else:
+                pipeline = self._redis.pipeline(transaction=True)
+                pipeline.execute_command(*reading)
+                pipeline.execute_command(*looking)
+                reply, extent = await pipeline.execute(raise_on_error=False)
         if isinstance(reply, Exception):
             raise unavailable(reply, f"partition {partition} cannot be read") from reply
         found: Sequence[Any] = reply or ()

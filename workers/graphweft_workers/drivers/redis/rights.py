@@ -22,7 +22,7 @@ _READ_LAYOUT: Final = (
     *(f"%R~{channels.PARTITION_COUNT}", f"%R~{channels.ORDERS}"),
     *("+get", "+hgetall", "+multi", "+exec", "+discard"),
 )
-_APPEND: Final = (f"%W~{channels.EVENTS}:*", f"%W~{channels.CONTEXT_REQUESTS}", "+xadd")
+_APPEND: Final = (f"%W~{channels.EVENTS}:*", f"%W~{channels.CONTEXT_REQUESTS}", "+xadd", "+wait")
 _APPEND_OWN: Final = (f"%W~{channels.OWN_EVENTS}:*", f"%W~{channels.own_context_requests('*')}")
 _SUBSCRIBE: Final = ("+subscribe", "+unsubscribe")
 _READ_LOG: Final = (
@@ -51,6 +51,7 @@ _WORK: Final = (
     *("+xadd", "+xtrim", "+xgroup|create", "+xgroup|setid", "+eval", "+exists", "+set", "+mget", "+del", "+time"),
     *("+zremrangebyscore", "+zadd", "+zrange", "+zrem", "+pexpire", "+hset", "+hsetnx", "+hmget", "+hdel", "+hlen"),
     *("+hincrby", "+llen", "+rpush", "+client|id", "+client|unblock", "+info", "+config|get", "+xinfo|consumers"),
+    "+wait",
 )
 
 _RULES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -77,6 +78,7 @@ def rules_of(role: str, app_id: str | None = None, own_partition: int | None = N
     if own_partition is not None:
         append = (
             f"%W~{channels.own_events_stream(own_partition)}", f"%W~{channels.own_context_requests(app_id)}", "+xadd",
+            "+wait",
         )  # fmt: skip
         rules = (*_CONNECT, *_READ_LAYOUT, *append, *_SUBSCRIBE)
     return tuple(dict.fromkeys((*rules, f"&{channels.context_replies('*', app_id)}")))

@@ -12,6 +12,8 @@ class RedisBusTiming:
 
     io_s: float = 5.0
     """Limit of a reply of the server, beyond what a command waits there."""
+    replicas_s: float = 2.0
+    """How long replicas may take to have what a worker has read, if that is waited for; less than ``io_s``."""
     longest_wait_s: float = 5.0
     """Longest wait for events at the server."""
     lease_io_s: float = 2.0

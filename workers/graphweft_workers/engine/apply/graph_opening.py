@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from graphweft_contracts import GraphUnavailable, QueryFailed
+from graphweft_contracts import QueryFailed
 from graphweft_workers.engine.apply.half_done import HalfDonePlans
-from graphweft_workers.engine.apply.older_graph import OlderGraphs
+from graphweft_workers.engine.apply.older_graph import NeedsRebuild, OlderGraphs
 from graphweft_workers.engine.apply.worker_state import WorkerState
 from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.plan.graph_marks import has_plan
@@ -56,7 +56,7 @@ class GraphOpening:
         checkpoint = progress.checkpoint
         await state.seals.check(number, app_id, checkpoint)
         self._older.check(app_id, checkpoint.offset)
-        await self._check_end(app_id, checkpoint.offset, events[-1].entry.offset)
+        await self._check_log(app_id, checkpoint.offset, events[-1].entry.offset)
         await self._half_done.check_rules(app_id, progress)
         events = [*events, *await self._half_done.events_after(app_id, events, progress)]
         applier.opened(number, app_id, progress)
@@ -66,15 +66,26 @@ class GraphOpening:
         await prepare(app_id, events)
         return OpenedGraph(await applier.resume(number, app_id, progress, events, strikes=strikes), 0, events)
 
-    async def _check_end(self, app_id: str, offset: str, last: str) -> None:
-        """Raise if a graph stands after the end of the log: new events, up to ``last``, would count as applied."""
-        if not is_after(offset, last):
+    async def _check_log(self, app_id: str, offset: str, last: str) -> None:
+        """Raise if a graph stands at an entry that the log has lost.
+
+        Other events would count as applied, up to ``last``, or come behind effects that the log does not hold. An entry
+        before all that the log has was trimmed. An offset of one number is there if the log does not end before it.
+        """
+        if is_after(offset, last):
+            end = next((each.end for each in await self._state.partitions.status() if each.id == self._number), "")
+            if not is_after(offset, end):
+                return
+            why = f"which ends at {end or 'nothing'}: the log was recreated or lost its end"
+        elif "-" in offset and offset != last and not await self._state.log.entries(self._number, [offset]):
+            first = await self._state.log.after(self._number, "", limit=1)
+            if not first or is_after(first[0].offset, offset):
+                return
+            why = "which holds no such entry: the log lost its end and went on, as after a fail-over"
+        else:
             return
-        end = next((status.end for status in await self._state.partitions.status() if status.id == self._number), "")
-        if is_after(offset, end):
-            raise GraphUnavailable(
-                f"the graph of {app_id!r} stands at {offset} of partition {self._number}, which ends at "
-                f"{end or 'nothing'}: the log was recreated or lost its end. Restore the log, or rebuild the graph "
-                "from it",
-                retry_after_s=5.0,
-            )
+        raise NeedsRebuild(
+            f"the graph of {app_id!r} stands at {offset} of partition {self._number}, {why}. Restore the log, or "
+            f"rebuild the graph from it: `graphweft rebuild --app {app_id} --swap`",
+            retry_after_s=5.0,
+        )

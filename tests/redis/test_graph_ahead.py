@@ -1,0 +1,116 @@
+"""A graph that holds an event which the log has lost, as after a fail-over: it waits, whatever ids come later."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio as redis
+from tests.services.commands import inside
+from tests.services.environment import clean_environment
+from tests.services.rules import rules_of_parts
+from tests.services.waiting import until
+from tests.services.workers import working
+
+from graphweft_contracts import Event, GraphUnavailable, Layout, channels, wire
+from graphweft_rules import RuleSet
+from graphweft_workers.drivers.redis.bus import redis_bus
+from graphweft_workers.engine.log.position_note import PositionNote
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.wiring.rules import push
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+STREAM = channels.events_stream(0)
+APP = "shop"
+
+
+@pytest.fixture
+async def bus(url: str) -> AsyncIterator[Bus]:
+    async with contextlib.aclosing(redis_bus(url, new=Layout(partitions=1, order="app"))) as opened:
+        await opened.partitions.count()
+        yield opened
+
+
+@pytest.fixture
+async def raw(url: str) -> AsyncIterator[Any]:
+    async with redis.Redis.from_url(url) as connection:
+        yield connection
+
+
+@pytest.fixture
+async def rules(bus: Bus, tmp_path: Path) -> RuleSet:
+    made = rules_of_parts(tmp_path, {"note": "MERGE (n:Note {id: $v})"})
+    await push(bus, made, "*")
+    return made
+
+
+async def add(raw: Any, number: int, at_ms: int, app_id: str = APP) -> None:
+    event = Event.create("note.made", app_id=app_id, chat_id="c", workflow="W", id=f"e{number}", data={"v": number})
+    await raw.xadd(STREAM, wire.encode(event), id=f"{at_ms}-0")
+
+
+async def notes(graph: GraphStore, app_id: str = APP) -> list[int]:
+    with contextlib.suppress(GraphUnavailable):
+        found = await graph.read(app_id, "MATCH (n:Note) RETURN n.id ORDER BY n.id", {}, timeout_s=20)
+        return [row[0] for row in found.rows]
+    return []
+
+
+async def why(bus: Bus) -> dict[str, str]:
+    """Return why apps wait."""
+    [partition] = await bus.partitions.status()
+    return {app: each.why for app, each in PositionNote.decode(partition.note).parked.items()}
+
+
+async def applied(bus: Bus, graph: GraphStore, rules: RuleSet, expected: list[int]) -> None:
+    async with working(bus, graph, rules):
+        await until(lambda: notes(graph), lambda found: found == expected, why="the events are applied")
+
+
+@pytest.mark.parametrize(
+    ("lost_ms", "since_ms"),
+    [(-2_000, [-1_000]), (-2_000, [-3_000, -1_000]), (-2_000, [-3_000]), (3_600_000, [-1_000, 3_600_500])],
+    ids=["ids go on", "ids go back and pass the lost one", "ids go back", "the clock was an hour ahead"],
+)
+async def test_a_graph_that_holds_a_lost_event_waits(
+    url: str, bus: Bus, graph: GraphStore, raw: Any, rules: RuleSet, tmp_path: Path, lost_ms: int, since_ms: list[int]
+) -> None:
+    now = int(time.time() * 1000) + 10_000  # behind the activation of the rules
+    await add(raw, 1, now - 5_000)
+    await applied(bus, graph, rules, [1])
+    kept = {key: await raw.dump(key) for key in (STREAM, channels.notes())}
+    await add(raw, 2, now + lost_ms)
+    await applied(bus, graph, rules, [1, 2])
+    for key, value in kept.items():
+        await raw.restore(key, 0, value, replace=True)
+    since = list(range(3, 3 + len(since_ms)))
+    for number, at_ms in zip(since, since_ms, strict=True):
+        await add(raw, number, now + at_ms)
+    await add(raw, 9, now + since_ms[-1] + 1, "bank")
+    async with working(bus, graph, rules):
+        await until(lambda: why(bus), lambda found: found == {APP: "needs_rebuild"}, why="the app waits for a rebuild")
+        await until(lambda: notes(graph, "bank"), lambda found: found == [9], why="other apps go on")
+        assert await notes(graph) == [1, 2], "nothing is passed over, and nothing comes behind the lost event"
+        environment = clean_environment() | {"GRAPHWEFT_BUS_URL": url, "GRAPHWEFT_GRAPH_URL": url}
+        environment["GRAPHWEFT_RULES"] = str(tmp_path)
+        done = await asyncio.to_thread(inside, ["rebuild", "--app", APP, "--swap"], environment, folder=tmp_path)
+        assert done.code == 0, done.err
+        await until(lambda: notes(graph), lambda found: found == [1, *since], why="the graph is that of the log")
+        await until(lambda: why(bus), lambda found: not found, why="no app waits")
+
+
+async def test_a_graph_whose_last_event_was_trimmed_goes_on(
+    bus: Bus, graph: GraphStore, raw: Any, rules: RuleSet
+) -> None:
+    now = int(time.time() * 1000) + 10_000
+    await add(raw, 1, now - 5_000)
+    await applied(bus, graph, rules, [1])
+    await raw.xtrim(STREAM, maxlen=0, approximate=False)
+    await add(raw, 2, now - 4_000)
+    await applied(bus, graph, rules, [1, 2])

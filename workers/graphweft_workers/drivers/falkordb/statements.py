@@ -101,9 +101,7 @@ def guarded_together(partition: int, writes: Sequence[Write]) -> str:
 @lru_cache(maxsize=512)
 def _in_one_guard(statements: Sequence[str], move: str) -> str:
     """Return the query that runs batch queries one after the other."""
-    parts = [
-        f"CALL {{ {_unwind(f'{_ROWS}{number}')}{statement}\n}}" for number, statement in enumerate(statements)
-    ]
+    parts = [f"CALL {{ {_unwind(f'{_ROWS}{number}')}{statement}\n}}" for number, statement in enumerate(statements)]
     return f"{_GUARD}WITH __gw {' '.join(parts)} {move}"
 
 

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from msgspec import structs
-
 from graphweft_contracts import GraphUnavailable, InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.rules_log import Activation, newest, restated_scope
@@ -193,7 +191,7 @@ class Rebuild:
         if self._basis != basis:
             await self._write_basis()
         for partition, checkpoint in seals.items():
-            await move(self._graph, app_id, partition, checkpoint, structs.replace(checkpoint, plan=""))
+            await move(self._graph, app_id, partition, checkpoint, replace(checkpoint, plan=""))
 
     async def _count_erasures(self, *, swap: bool) -> int:
         """Return the count of the app's erasures. With ``swap``, refuse a graph of before one, or of during one."""

@@ -16,9 +16,8 @@ long runs apart.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
-
-from msgspec import Struct
 
 from graphweft_contracts import QueryFailed
 from graphweft_contracts.bounded_dict import BoundedDict
@@ -38,7 +37,8 @@ _APART: Final = 50
 _SEQUENCES: Final = 256
 
 
-class WriteQuery(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteQuery:
     """The text for the writes with the numbers from ``first`` to before ``end``."""
 
     first: int

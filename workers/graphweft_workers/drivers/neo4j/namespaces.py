@@ -16,8 +16,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from msgspec import structs
-
 from graphweft_contracts import InvalidSettings
 from graphweft_rules.cypher.clauses import Clause, Outline, QueryWords, once, outline
 from graphweft_rules.cypher.named_calls import named_calls
@@ -89,7 +87,7 @@ class Namespace:
         if write.query is None:
             return write
         query = self.query(write.query)
-        return write if query is write.query else structs.replace(write, query=query, batch_query=None)
+        return write if query is write.query else replace(write, query=query, batch_query=None)
 
 
 LIVE: Final = Namespace()

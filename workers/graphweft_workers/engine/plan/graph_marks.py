@@ -8,10 +8,9 @@ loaded from a snapshot has a mark until it is whole.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 from uuid import uuid4
-
-from msgspec.structs import replace
 
 from graphweft_workers.ports.graph_store import PARTIAL, Checkpoint
 

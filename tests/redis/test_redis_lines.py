@@ -118,6 +118,23 @@ async def test_a_first_command_is_sent_at_once_and_the_next_ones_go_together(lin
     assert sent == [1, 1, 15]
 
 
+async def test_a_command_sent_at_once_counts_among_the_round_trips() -> None:
+    running: list[int] = []
+    most: list[int] = []
+
+    class Counted:
+        async def exchange(self, commands: Sequence[Command]) -> list[Any]:
+            running.append(len(commands))
+            most.append(len(running))
+            await turns(3)
+            running.pop()
+            return list(commands)
+
+    together = Together(Counted(), connections=1, at_once=lambda: True)
+    await asyncio.gather(*(together.execute("ECHO", str(number)) for number in range(16)))
+    assert max(most) == 1
+
+
 async def test_a_cancelled_command_that_was_sent_at_once_leaves_no_reply(lines: Lines, raw: Any) -> None:
     together = Together(lines, connections=8, at_once=lambda: True)
     call = asyncio.create_task(together.execute("BLPOP", "lines", 0))

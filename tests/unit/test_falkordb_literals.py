@@ -21,7 +21,7 @@ VALUES = st.one_of(st.none(), st.booleans(), INTEGERS, TEXTS)
 
 @given(rows=st.integers(1, 3).flatmap(lambda width: st.lists(st.tuples(*[VALUES] * width), min_size=1)))
 def test_rows_are_written_like_their_values(rows: list[tuple[Any, ...]]) -> None:
-    written = header({}, {"__gw_rows": rows}).removeprefix("CYPHER  `__gw_rows`=").rstrip(" ")
+    written = header({}, {"__gw_rows": rows}).removeprefix("CYPHER `__gw_rows`=").rstrip(" ")
     escapes = {"\\n": "\n", "\\r": "\r", "\\t": "\t", "\\b": "\b", "\\f": "\f"}
     for row in rows:  # JSON may also escape what a literal need not
         for value in row:

@@ -315,8 +315,9 @@ class Together:
         if not self._alone and not self._tasks and self._at_once():
             self._alone = True
             try:
-                own: list[Any] = await self._exchange(commands)
-                return own
+                async with self._free:  # it is free: no round trip is under way
+                    own: list[Any] = await self._exchange(commands)
+                    return own
             finally:
                 self._alone = False
         answers: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, Literal
 
@@ -77,44 +78,45 @@ def guarded(partition: int, write: Write) -> str:
     if batch_query is not None:
         _check_keys(batch_query.keys, write.rows)
     if write.query is None or batch_query is None:
-        return f"{header(values)}{_GUARD}{move}{_MOVED} RETURN __gw_moved"
+        return f"{header({}, given=values)}{_GUARD}{move}{_MOVED} RETURN __gw_moved"
     if _alone(write):
-        return header({**values, **write.rows[0]}) + in_guard(write.query, None, move)
-    return header(values, {_ROWS: _rows(batch_query, write)}) + in_guard(write.query, batch_query, move)
+        return header(write.rows[0], given=values) + in_guard(write.query, None, move)
+    return header({}, {_ROWS: _rows(batch_query, write)}, given=values) + in_guard(write.query, batch_query, move)
 
 
 def guarded_together(partition: int, writes: Sequence[Write]) -> str:
     """Return one query for writes that all have a batch query, with the effect of ``guarded`` for each in order."""
     values, move = _moving(partition, writes)
     rows: dict[str, list[list[Any]]] = {}
-    subqueries: list[str] = []
+    statements: list[str] = []
     for number, write in enumerate(writes):
         batch_query = write.batch_query_for(FALKORDB)
         assert batch_query is not None
         _check_keys(batch_query.keys, write.rows)
-        name = f"{_ROWS}{number}"
-        rows[name] = _rows(batch_query, write)
-        subqueries.append(f"CALL {{ {_unwind(name)}{batch_query.statement}\n}}")
-    return f"{header(values, rows)}{_GUARD}WITH __gw {' '.join(subqueries)} {move}"
+        rows[f"{_ROWS}{number}"] = _rows(batch_query, write)
+        statements.append(batch_query.statement)
+    return header({}, rows, given=values) + _in_one_guard(tuple(statements), move)
 
 
-def _moving(partition: int, writes: Sequence[Write]) -> tuple[dict[str, Any], str]:
-    """Return the values and the clause that move the checkpoint over writes."""
+@lru_cache(maxsize=512)
+def _in_one_guard(statements: Sequence[str], move: str) -> str:
+    """Return the query that runs batch queries one after the other."""
+    parts = [f"CALL {{ {_unwind(f'{_ROWS}{number}')}{statement}\n}}" for number, statement in enumerate(statements)]
+    return f"{_GUARD}WITH __gw {' '.join(parts)} {move}"
+
+
+def _moving(partition: int, writes: Sequence[Write]) -> tuple[str, str]:
+    """Return the values, for ``header``, and the clause that move the checkpoint over writes."""
     before, after = writes[0].before, writes[-1].after
-    values: dict[str, Any] = {
-        "__gw_partition": partition,
-        "__gw_pos": before.offset,
-        "__gw_plan": before.plan,
-        "__gw_done": before.done,
-        "__gw_next_pos": after.offset,
-        "__gw_next_plan": after.plan,
-        "__gw_next_done": after.done,
-    }
+    values = (
+        f"`__gw_partition`={partition} `__gw_pos`={literal(before.offset)} `__gw_plan`={literal(before.plan)} "
+        f"`__gw_done`={before.done} `__gw_next_pos`={literal(after.offset)} `__gw_next_plan`={literal(after.plan)} "
+        f"`__gw_next_done`={after.done} "
+    )
     note = next((write.note for write in reversed(writes) if write.note is not None), None)
     if note is None:
         return values, _MOVE
-    values["__gw_note"] = note
-    return values, _MOVE + _NOTE
+    return f"{values}`__gw_note`={literal(note)} ", _MOVE + _NOTE
 
 
 def _unwind(name: str) -> str:
@@ -122,6 +124,8 @@ def _unwind(name: str) -> str:
 
 
 def _rows(batch_query: BatchQuery, write: Write) -> list[list[Any]]:
+    if len(write.rows) == 1:
+        return [[0, *map(write.rows[0].__getitem__, batch_query.columns)]]
     columns = [list(map(itemgetter(name), write.rows)) for name in batch_query.columns]
     return list(map(list, zip(range(len(write.rows)), *columns, strict=True)))
 
@@ -146,6 +150,8 @@ def _check_keys(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     An empty text in a list crashes the server (4.22).
     """
     for key in keys:
+        if len(rows) == 1 and type(text := rows[0].get(key)) is str and _is_found(text):
+            continue
         name, *way = key.split(".")
         found = [row.get(name) for row in rows]
         if way or not set(map(type, found)) <= _SINGLE:
@@ -165,6 +171,11 @@ def _check_keys(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
                     f"the parameter {name!r} looks up an entity by a text of {len(text.encode()):,} bytes, and "
                     f"FalkorDB finds none above {_KEY_BYTES:,}: look it up by a shorter one, such as a hash"
                 )
+
+
+def _is_found(text: str) -> bool:
+    """Tell whether indexes certainly find a text."""
+    return 0 < len(text) <= _KEY_BYTES // 4 and text[0] not in _BLANKS and text[-1] not in _BLANKS
 
 
 def _ends(values: list[Any], way: Sequence[str]) -> list[Any]:

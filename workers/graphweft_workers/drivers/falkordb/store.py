@@ -507,7 +507,9 @@ class FalkorDBStore:
         ]
         # The server runs one writing query of a graph at a time, and waiting counts toward a query's time limit. One
         # round trip at a time keeps a slow query of one partition from timing out quick ones of another.
-        sender = self._senders.get(app_id) or self._senders.setdefault(app_id, Together(self._lines, connections=1))
+        sender = self._senders.get(app_id)
+        if sender is None:
+            sender = self._senders[app_id] = Together(self._lines, connections=1, at_once=lambda: True)
         self._senders.move_to_end(app_id)
         try:
             began = self._clock.monotonic()

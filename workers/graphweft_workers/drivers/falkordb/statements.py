@@ -98,7 +98,7 @@ def guarded_together(partition: int, writes: Sequence[Write]) -> str:
     return header({}, rows, given=values) + _in_one_guard(tuple(statements), move)
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=128)  # its texts have up to some 100 kB
 def _in_one_guard(statements: Sequence[str], move: str) -> str:
     """Return the query that runs batch queries one after the other."""
     parts = [f"CALL {{ {_unwind(f'{_ROWS}{number}')}{statement}\n}}" for number, statement in enumerate(statements)]

@@ -187,6 +187,24 @@ async def test_a_refused_stream_stops_nothing_and_is_caught_up(
     assert (await read_status(settings, bus)).to_json()["effects_refused"] == []
 
 
+class KilledAfterCommit(NoCommits):
+    """``Partitions`` of a worker that dies right after each commit."""
+
+    async def commit(self, partition: int, position: CommittedPosition) -> None:
+        await self._partitions.commit(partition, position)
+        raise BusUnavailable("killed after the commit")
+
+
+async def test_a_worker_that_is_killed_after_a_commit_has_said_its_effects(
+    bus: Bus, graph: FalkorDBStore, rules: RuleSet, client: Client, connection: Any
+) -> None:
+    await emit(client, 1)
+    killed = replace(bus, partitions=KilledAfterCommit(bus.partitions))
+    async with working(killed, graph, rules, effects_keep=100):
+        await applied(bus)
+    assert sum(each.events for each in await said(connection)) >= 1
+
+
 async def test_a_killed_worker_leaves_no_effect_unsaid(
     bus: Bus, graph: FalkorDBStore, rules: RuleSet, client: Client, connection: Any
 ) -> None:

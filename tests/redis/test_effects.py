@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio as redis
+from pydantic import SecretStr
 from tests.services.buses import applied
 from tests.services.layouts import spread
 from tests.services.rules import load_rules, rules_folder
@@ -168,7 +169,7 @@ async def test_a_refused_stream_stops_nothing_and_is_caught_up(
     bus: Bus, graph: FalkorDBStore, rules: RuleSet, client: Client, connection: Any, url: str, tmp_path: Path
 ) -> None:
     await connection.set(channels.EFFECTS, "a key of another type")
-    settings = Settings(bus_url=url, graph_url=url, rules=tmp_path / "workflows")
+    settings = Settings(bus_url=SecretStr(url), graph_url=SecretStr(url), rules=tmp_path / "workflows")
     async with working(bus, graph, rules, effects_keep=100, timing=QUICK):
         for number in range(3):
             await emit(client, number)

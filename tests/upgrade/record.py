@@ -178,7 +178,7 @@ async def leave_unapplied(recording: Recording) -> None:
     try:
         lines = [event(app, n, chat="c0") for app in APPS for n in range(50, 53)]
         await asyncio.to_thread(recording.run, "emit", "events.jsonl", lines=lines)
-        client = redis.Redis.from_url(f"unix://{server.socket}")
+        client: Any = redis.Redis.from_url(f"unix://{server.socket}")
         await client.bgrewriteaof()
         while not await _is_rewritten(client):  # noqa: ASYNC110 - the server's own work
             await asyncio.sleep(0.1)

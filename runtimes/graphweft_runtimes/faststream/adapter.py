@@ -7,7 +7,7 @@ the buffer for times without a bus are the client's work; a plain ``broker.publi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias, cast
 from uuid import uuid4
 
 from typing_extensions import override
@@ -156,7 +156,8 @@ async def _body(message: StreamMessage[Any]) -> Any:
 def _said(body: Any) -> list[dict[str, Any]]:
     text = body if isinstance(body, str) else None
     if isinstance(body, Mapping):
-        text = next((value for name in _TEXTS if isinstance(value := body.get(name), str)), None)
+        fields = cast("Mapping[str, Any]", body)
+        text = next((value for name in _TEXTS if isinstance(value := fields.get(name), str)), None)
     return [] if text is None else [{"role": "user", "content": text}]
 
 

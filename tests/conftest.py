@@ -74,7 +74,7 @@ def _logs_as_they_were() -> Generator[None]:
 
 _ORDER: Final = (
     *("neo4j", "unit", "contract", "property", "fuzz"),
-    *("ports", "kafka", "chaos", "acceptance", "edges", "adapters", "redis"),
+    *("ports", "kafka", "chaos", "upgrade", "acceptance", "edges", "adapters", "redis"),
 )
 """What takes one process longest begins; meanwhile the others do what is cheap, so that most faults show at once."""
 _LAST: Final = _ORDER.index("acceptance")

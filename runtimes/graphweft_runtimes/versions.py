@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from importlib import metadata
 from types import ModuleType
 
 from graphweft_contracts import InvalidSettings
@@ -21,7 +22,7 @@ def require(
     install = f"pip install 'graphweft-runtimes[{extra}]'"
     try:
         found = importlib.import_module(module)
-        version = str(getattr(found, "__version__", "unknown"))
+        version = str(getattr(found, "__version__", "") or _installed(module))
         if not _numbers(lowest) <= _numbers(version) < _numbers(below):
             raise InvalidSettings(
                 f"unsupported {module} {version}: expected at least {lowest} and below {below}{instead}: {install}"
@@ -35,6 +36,14 @@ def require(
             raise InvalidSettings(f"the installed {module} has no {error.name}: {install}") from error
         raise
     return found
+
+
+def _installed(module: str) -> str:
+    """Return the version of a distribution that is named like its module; "unknown" if there is none."""
+    try:
+        return metadata.version(module)
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def _numbers(version: str) -> tuple[int, ...]:

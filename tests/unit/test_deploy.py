@@ -18,7 +18,7 @@ from tests.services.rules import load_rules
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
-RUNTIMES = {pins.parent.name.replace("_", "-") for pins in (ROOT / "tests/adapters").glob("*/requirements.txt")}
+RUNTIMES = set(tomllib.loads((ROOT / "runtimes/pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"])
 """Extras that are pinned there, each in an environment of its own, for they do not agree with one another."""
 
 

@@ -49,6 +49,7 @@ GIVEN = {
     "batch_events": 10,
     "archive_url": "s3://bucket/log",
     "archive_every_s": 3.5,
+    "effects_keep": 17,
     "archive_trim": True,
     "snapshot_events": 5,
     "lease_s": 2.5,

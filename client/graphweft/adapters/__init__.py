@@ -16,7 +16,7 @@ _DISTRIBUTION: Final = "graphweft_runtimes"
 _RUNTIMES: Final = frozenset(
     {
         *("ag2", "ag2_classic", "agent_framework", "crewai", "google_adk", "langchain", "llama_index", "openai_agents"),
-        *("otel", "pydantic_ai"),
+        *("faststream", "otel", "pydantic_ai"),
     }
 )
 _SHARED: Final = frozenset({"chat_runs", "runtime_adapter", "versions"})

@@ -270,6 +270,8 @@ class Partition:
         with DB_DURATION.timed("durable", clock=self._state.clock):
             await self._parts.graph.durable(self._run, move)
         self.positions.kept_on_graph(graph)
+        if self._state.effects is not None:
+            await self._state.effects.write(self.number)
         with BUS_DURATION.timed("commit", clock=self._state.clock):
             await self._parts.bus.partitions.commit(self.number, bus)
         self.positions.committed_on_bus(graph, bus)
@@ -291,6 +293,8 @@ class Partition:
                 await self._commit
             if self.positions.is_new(*self.positions.next(self._queues, self.recent)) or self.recent.due(1):
                 await self._commit_now(least=1)
+        if self._state.effects is not None:
+            self._state.effects.forget(self.number)
 
     async def _as_lived(self, after: CommittedPosition = _START) -> EffectLedger:
         return await ledger_as_lived(self._parts.bus, self.number, after=after)

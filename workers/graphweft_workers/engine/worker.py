@@ -19,6 +19,7 @@ from graphweft_workers.engine.log.read import defect_of
 from graphweft_workers.engine.log.reading_window import WindowsTogether
 from graphweft_workers.engine.opening import PartitionOpening
 from graphweft_workers.engine.partition import Partition, PartitionParts
+from graphweft_workers.engine.usage.effects import EffectReporter
 from graphweft_workers.engine.usage.letter_quota import LetterQuota
 from graphweft_workers.engine.usage.memory_quota import MemoryQuota
 from graphweft_workers.engine.usage.name_quota import NameQuota
@@ -49,14 +50,15 @@ class MutationWorker:
         fact_keys: frozenset[tuple[str, str]] = frozenset(),
         quotas: Callable[[str], Quotas] = lambda _: Quotas(),
         obstacle: Obstacle = no_obstacle,
+        effects_keep: int = 0,
         clock: Clock = SYSTEM_CLOCK,
         timing: Timing = TIMING,
     ) -> None:
         """``index_keys`` are (label, property) of indexes for every app's graph, beside those for rules.
 
         ``fact_keys`` are for apps whose rules ask for facts. ``quotas`` returns the quotas of an app. ``obstacle`` says
-        of an app whose graph is older than the log why the log alone does not help. The worker closes neither ``bus``
-        nor ``graph``.
+        of an app whose graph is older than the log why the log alone does not help. ``effects_keep`` is how many
+        messages the effects stream keeps; 0: nothing is written to it. The worker closes neither ``bus`` nor ``graph``.
         """
         self.applied_events: int = 0
         self._graph = graph
@@ -71,10 +73,18 @@ class MutationWorker:
         )
         self._watch = GraphWatch(bus, graph, self._open_partitions, clock=clock, every_s=timing.graph_look_s)
         self._opening = PartitionOpening(bus, graph, checkpoints_s=timing.checkpoints_s)
+        self._effects: EffectReporter | None = None
+        letters = bus.dead_letters
+        if effects_keep and bus.effects is not None:
+            self._effects = EffectReporter(
+                bus.effects, bus.usage, name=name, keep=effects_keep, clock=clock, timing=timing.effects
+            )
+            letters = self._effects.counting(letters)
         state = WorkerState(
             log=bus.log,
             partitions=bus.partitions,
-            letters=LetterQuota(bus.dead_letters, self._usage, lambda app_id: quotas(app_id).dead_letters),
+            letters=LetterQuota(letters, self._usage, lambda app_id: quotas(app_id).dead_letters),
+            effects=self._effects,
             purges=bus.purges,
             graph=graph,
             rules=self._rules,
@@ -114,6 +124,8 @@ class MutationWorker:
             asyncio.create_task(self._usage.run(), name="graphweft-usage"),
             asyncio.create_task(self._watch.run(), name="graphweft-graph"),
         ]
+        if self._effects is not None:
+            beside.append(asyncio.create_task(self._effects.run(), name="graphweft-effects"))
         try:
             ended = await self._leases.run(self._own)
         finally:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.dead_letters import DeadLetters
+from graphweft_workers.ports.effects import EffectStream
 from graphweft_workers.ports.event_log import EventLog, Judge
 from graphweft_workers.ports.leases import LeaseKeeper, PartitionLeases
 from graphweft_workers.ports.offsets import OffsetForm
@@ -49,6 +50,8 @@ class Bus:
     """Whether apps may have partitions of their own; see ``Partitions.give_partition``."""
     archive: BlobStore | None = None
     """The archive behind the bus, with what was trimmed, restored and erased."""
+    effects: EffectStream | None = None
+    """The stream of what took effect; None if this bus has none."""
     judge: Judge | None = None
     """Who decides by signatures whether entries have an effect; ``log`` marks each entry with it."""
 

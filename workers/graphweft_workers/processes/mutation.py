@@ -41,6 +41,7 @@ async def open_mutation(settings: Settings) -> AsyncGenerator[Service]:
             lease_s=settings.lease_s,
             fact_keys=KEYS,
             obstacle=GraphObstacles(bus, graph).of,
+            effects_keep=settings.effects_keep,
             quotas=lambda app_id: Quotas() if policies is None else policies.current.of(app_id).quotas,
         )
         await stack.enter_async_context(worker_metrics(settings, bus, worker_name(settings)))

@@ -88,6 +88,8 @@ class StatusReport:
             )
         for lost in status.lost.values():
             yield Notice(how_to_restore(lost))
+        for refused in status.uses.effects:
+            yield Notice(refused)
         yield from use_parts(status.uses)
         if causes:
             yield TextTable(

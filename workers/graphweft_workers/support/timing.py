@@ -28,6 +28,18 @@ class QueueTiming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EffectTiming:
+    """The effects stream."""
+
+    write_s: float = 1.0
+    """Limit of one write: a commit waits for it."""
+    again_s: float = 5.0
+    """After a write that failed, the next one waits for this long."""
+    shown_s: float = 60.0
+    """`status` names a worker that could not write in this time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTiming:
     """Leases of partitions."""
 
@@ -282,6 +294,7 @@ class Timing:
     """All of them, by area."""
 
     queues: QueueTiming = QueueTiming()
+    effects: EffectTiming = EffectTiming()
     leases: LeaseTiming = LeaseTiming()
     rules: RulesTiming = RulesTiming()
     quarantine: QuarantineTiming = QuarantineTiming()

@@ -242,6 +242,19 @@ RETRIES: Final = CounterMetric(
     name="graphweft_retries_total",
     text="Retries of dead letters that took effect.",
 )  # fmt: skip
+EFFECTS_WRITTEN: Final = CounterMetric(
+    name="graphweft_effects_written_total",
+    text="Messages that this worker has written to the effects stream.",
+)  # fmt: skip
+EFFECTS_FAILED: Final = CounterMetric(
+    name="graphweft_effects_failed_total",
+    text="Writes to the effects stream that the bus has refused; their messages are written later, together.",
+)  # fmt: skip
+EFFECTS_LOST: Final = CounterMetric(
+    name="graphweft_effects_lost_total",
+    text="Messages to the effects stream that were given up after refusals: too many apps waited, or the worker gave "
+    "the partition up.",
+)  # fmt: skip
 PARTITION_LAG: Final = GaugeMetric(
     name="graphweft_partition_lag_events", labels=("partition",), limit=_MOST_PARTITIONS,
     text="Events behind the committed position, of the partitions that this worker holds or nobody does.",

@@ -10,6 +10,7 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.apps import QUOTAS, AppPolicies, read_policies
 from graphweft_workers.engine.usage.app_use import AppUse, read_uses
+from graphweft_workers.engine.usage.effects import refusals
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.settings.settings import Settings
 
@@ -20,6 +21,8 @@ class AppUses:
 
     apps: Sequence[AppUse]
     notes: Sequence[str] = field(default_factory=list[str])
+    effects: Sequence[str] = ()
+    """Which workers cannot write the effects stream, and why."""
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return all apps as plain values."""
@@ -54,7 +57,8 @@ async def app_uses(settings: Settings, bus: Bus) -> AppUses:
         except InvalidSettings as error:
             notes.append(f"the quotas of apps are not known: {error}")
     records, letters = (await bus.usage.after(None)).found, await bus.dead_letters.by_app()
-    apps, unread = read_uses(records, policies, SYSTEM_CLOCK.now().timestamp(), letters=letters)
+    now = SYSTEM_CLOCK.now().timestamp()
+    apps, unread = read_uses(records, policies, now, letters=letters)
     if unread:
         notes.append(f"records of another version, or of somebody else, are not counted: {', '.join(unread)}")
-    return AppUses(apps=apps, notes=notes)
+    return AppUses(apps=apps, notes=notes, effects=refusals(records, now))

@@ -91,6 +91,7 @@ class ServiceStatus:
             ],
             "archive": asdict(self.archive),
             "apps": self.uses.to_json(),
+            "effects_refused": list(self.uses.effects),
             "faulty_files": dict(self.faults),
             "faulty_rules": self.rule_faults.splitlines(),
             "lost_rules": [

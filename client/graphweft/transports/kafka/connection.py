@@ -74,6 +74,8 @@ _TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     channels.CONTEXT_REPLIES_TOPIC: CONTEXT_SETTINGS,
     channels.USAGE_TOPIC: _RECORDS,
     channels.SERIES_TOPIC: _RECORDS,
+    # Some hundred thousand messages: who reads them later asks the log.
+    channels.EFFECTS_TOPIC: {"retention.bytes": str(64 * 1024**2), "segment.bytes": str(16 * 1024**2)},
 }
 
 
@@ -202,6 +204,11 @@ async def make_topics(admin: AIOKafkaAdminClient, partitions: int, copies: Copie
 async def make_series_topic(admin: AIOKafkaAdminClient, copies: Copies) -> None:
     """Make the topic that only workers use, if it is missing: others need no right to it. Raises ``KafkaError``."""
     await _make(admin, await _present(admin), {channels.SERIES_TOPIC: 1}, copies)
+
+
+async def make_effects_topic(admin: AIOKafkaAdminClient) -> None:
+    """Make the topic of effects, if it is missing. Raises ``KafkaError``."""
+    await _make(admin, await _present(admin), {channels.EFFECTS_TOPIC: 1})
 
 
 async def present_partitions(admin: AIOKafkaAdminClient) -> int:

@@ -7,6 +7,7 @@ from graphweft_contracts import Layout, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_workers.drivers.kafka.dead_letters import KafkaLetters
+from graphweft_workers.drivers.kafka.effects import KafkaEffects
 from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
 from graphweft_workers.drivers.kafka.records import KafkaRecords
 from graphweft_workers.drivers.kafka.rules_log import KafkaRulesLog
@@ -43,8 +44,10 @@ def kafka_bus(
     usage = KafkaRecords(cluster, channels.USAGE_TOPIC, log.count, clock=clock, timing=timing)
     series = KafkaRecords(cluster, channels.SERIES_TOPIC, log.with_series, clock=clock, timing=timing)
 
+    effects = KafkaEffects(cluster, log.with_effects)
+
     async def close() -> None:
-        for each in (log, letters, rules, purges, usage, series):
+        for each in (log, letters, rules, purges, usage, series, effects):
             await each.aclose()
 
     # Without a lease keeper: aiokafka sends the heartbeats of the group's session, from the event loop. One that is
@@ -60,4 +63,5 @@ def kafka_bus(
         offsets=OffsetForm.NUMBER,
         close=close,
         series=series,
+        effects=effects,
     )

@@ -25,6 +25,7 @@ from graphweft.transports.kafka.connection import (
     Servers,
     bus_errors,
     fields_of,
+    make_effects_topic,
     make_series_topic,
     make_topics,
     present_partitions,
@@ -96,6 +97,7 @@ class KafkaEventLog:
         self._ends: dict[int, tuple[CommittedPosition, int]] = {}
         """By partition: the committed position, and the offset after the control records that follow it."""
         self._has_series = False
+        self._has_effects = False
         self._admin: Any = None
         self._administrating = asyncio.Lock()
 
@@ -121,6 +123,14 @@ class KafkaEventLog:
             async with self._administration() as admin:
                 await make_series_topic(admin, self._servers.copies)
             self._has_series = True
+
+    async def with_effects(self) -> None:
+        """Make the topics of events, and that of effects."""
+        await self.count()
+        if not self._has_effects:
+            async with self._administration() as admin:
+                await make_effects_topic(admin)
+            self._has_effects = True
 
     async def layout(self) -> Layout:
         """See ``Partitions.layout``."""

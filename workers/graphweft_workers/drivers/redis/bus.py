@@ -5,6 +5,7 @@ from __future__ import annotations
 from graphweft_contracts import Layout, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import NEW_LAYOUT
+from graphweft_workers.drivers.redis.effects import RedisEffects
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.drivers.redis.letters import RedisLetters
 from graphweft_workers.drivers.redis.purges import RedisPurges
@@ -38,4 +39,5 @@ def redis_bus(
         series=RedisRecords(log.call, channels.SERIES),
         lease_keeper=log.lease_keeper,
         gives_partitions=True,
+        effects=RedisEffects(log.call),
     )

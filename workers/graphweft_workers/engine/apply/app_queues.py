@@ -338,6 +338,8 @@ class AppQueues:
             self._skips.add(skip)
         self._writer.state.strikes.forget(self._number, queue.app_id)
         count_applied(queue, self._clock)
+        if (effects := self._writer.state.effects) is not None:
+            effects.applied(self._number, queue.app_id, (batch.events for batch in queue.applying))
         if queue.done(self._given_to(queue), self._events):
             logger.info("app_caught_up", partition=self._number, app_id=queue.app_id)
         self._changed.set()

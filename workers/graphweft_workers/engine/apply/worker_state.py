@@ -12,6 +12,7 @@ from graphweft_workers.engine.apply.seals import Seals
 from graphweft_workers.engine.apply.strikes import Strikes
 from graphweft_workers.engine.log.app_costs import AppCosts
 from graphweft_workers.engine.plan.arrangers import Arrangers
+from graphweft_workers.engine.usage.effects import EffectReporter
 from graphweft_workers.engine.usage.memory_quota import MemoryQuota
 from graphweft_workers.engine.usage.name_quota import NameQuota
 from graphweft_workers.ports.dead_letters import DeadLetters
@@ -37,6 +38,8 @@ class WorkerState:
     """(label, property) of the indexes that every app's graph gets, beside those of its rules."""
     fact_keys: frozenset[tuple[str, str]]
     """The same, for apps whose rules ask for facts."""
+    effects: EffectReporter | None = None
+    """Says what took effect; None while the settings ask for no effects stream, and in a replay."""
     purges: RecordLog | None = None
     """Where an erasure is announced to responders; None for a replay, whose graph no responder reads."""
     names: NameQuota | None = None

@@ -1,0 +1,250 @@
+"""Tells the effects stream what took effect: one message for each app and commit.
+
+A worker adds events when they have taken effect, and writes the messages when the graph has them on disk and before it
+commits the position. So after a crash the next owner reads the same events again, and writes them again.
+
+A bus that refuses the stream stops nothing: what was to be said is added up, and is said together later. Meanwhile a
+record on the bus says so for ``status``. If the worker ends before that, these messages are missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, override
+
+from graphweft_contracts import DeadLetter, Transient
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_contracts.effects import Effects
+from graphweft_rules.matching.mutation import CompiledMutation
+from graphweft_workers.engine.log.read import LoggedEvent
+from graphweft_workers.ports.dead_letters import DeadLetters, LettersAround
+from graphweft_workers.ports.effects import EffectStream
+from graphweft_workers.ports.offsets import is_after, later
+from graphweft_workers.ports.records import RecordLog
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.timing import TIMING, EffectTiming
+from graphweft_workers.telemetry.metrics import EFFECTS_FAILED, EFFECTS_LOST, EFFECTS_WRITTEN
+
+logger = get_logger("graphweft.mutation")
+
+EFFECTS: Final = "effects:"
+"""Begins the key of the record of a worker that cannot write the stream."""
+_MOST_APPS: Final = 10_000
+"""Apps of a partition that are kept while the bus refuses the stream."""
+_MOST_NAMES: Final = 200
+"""Mutations, and labels, of one message: those with the most rows."""
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The rows of one mutation."""
+
+    mutation: CompiledMutation
+    number: int = 0
+
+
+@dataclass(slots=True)
+class _Account:
+    """What is to be said of one app."""
+
+    first: str = ""
+    last: str = ""
+    events: int = 0
+    rows: dict[int, _Rows] = field(default_factory=dict[int, _Rows])
+    """By the identity of the mutation: its hash would cost more than all the rest."""
+    without_effect: Counter[str] = field(default_factory=Counter[str])
+
+    def reach(self, first: str, last: str) -> None:
+        """Extend the offsets to these."""
+        self.first = first if not self.first or is_after(self.first, first) else self.first
+        self.last = later(self.last, last)
+
+    def add(self, events: Sequence[LoggedEvent]) -> None:
+        """Add events that took effect, in log order."""
+        self.reach(events[0].entry.offset, events[-1].entry.offset)
+        self.events += len(events)
+        rows = self.rows
+        for event in events:
+            for bound in event.mutations:
+                key = id(bound.mutation)
+                if (found := rows.get(key)) is None:
+                    found = rows[key] = _Rows(bound.mutation)
+                found.number += 1
+
+    def join(self, newer: _Account) -> None:
+        """Add what an account says that began after this one."""
+        self.reach(newer.first, newer.last)
+        self.events += newer.events
+        for key, rows in newer.rows.items():
+            self.rows.setdefault(key, _Rows(rows.mutation)).number += rows.number
+        self.without_effect += newer.without_effect
+
+    def message(self, app_id: str, partition: int, time: datetime) -> Effects:
+        """Return it as a message."""
+        mutations, labels = Counter[str](), Counter[str]()
+        for rows in self.rows.values():
+            mutations[f"{rows.mutation.rule}/{rows.mutation.id}"] += rows.number
+            for _, name in rows.mutation.cypher.names:
+                labels[name] += rows.number
+        return Effects(
+            app_id=app_id, partition=partition, first=self.first, last=self.last, events=self.events,
+            mutations=dict(mutations.most_common(_MOST_NAMES)), labels=dict(labels.most_common(_MOST_NAMES)),
+            without_effect=dict(self.without_effect), time=time,
+        )  # fmt: skip
+
+
+class EffectReporter:
+    """Keeps the accounts of a worker's partitions, and writes them. No method raises on account of the bus."""
+
+    def __init__(
+        self, stream: EffectStream, records: RecordLog, *, name: str, keep: int, clock: Clock = SYSTEM_CLOCK,
+        timing: EffectTiming = TIMING.effects,
+    ) -> None:  # fmt: skip
+        """``name`` is the worker's, ``keep`` the number of messages that the bus keeps."""
+        self._stream = stream
+        self._records = records
+        self._name = name
+        self._keep = keep
+        self._clock = clock
+        self._timing = timing
+        self._accounts: dict[int, dict[str, _Account]] = {}
+        """By partition and app."""
+        self._writing = asyncio.Lock()
+        self._again_at = 0.0
+        """Until then, on the monotonic clock, nothing is tried: the bus has refused the stream."""
+        self._since = 0.0
+        """The Unix time of the first refusal; 0 while the bus takes it."""
+
+    def applied(self, partition: int, app_id: str, batches: Iterable[Sequence[LoggedEvent]]) -> None:
+        """Add the events of an app that took effect."""
+        for events in batches:
+            if events:
+                self._account(partition, app_id).add(events)
+
+    def counting(self, letters: DeadLetters) -> DeadLetters:
+        """Return dead letters around others that are counted here when they are written."""
+        return _CountedLetters(letters, self._without_effect)
+
+    def _without_effect(self, letter: DeadLetter, number: int, first: str) -> None:
+        if letter.app_id is not None and number > 0:
+            account = self._account(letter.partition, letter.app_id)
+            account.reach(first, letter.offsets[-1] if letter.offsets else letter.offset)
+            account.without_effect[letter.reason] += number
+
+    def _account(self, partition: int, app_id: str) -> _Account:
+        accounts = self._accounts.setdefault(partition, {})
+        if app_id not in accounts and len(accounts) >= _MOST_APPS:
+            accounts.pop(next(iter(accounts)))
+            EFFECTS_LOST.add(1)
+        return accounts.setdefault(app_id, _Account())
+
+    async def write(self, partition: int) -> None:
+        """Write what is to be said of a partition; what the bus refuses is kept, and said later."""
+        if not self._accounts.get(partition) or self._clock.monotonic() < self._again_at:
+            return
+        async with self._writing:
+            if self._clock.monotonic() < self._again_at:  # another partition was refused meanwhile
+                return
+            accounts = self._accounts.pop(partition, {})
+            now = self._clock.now()
+            try:
+                async with asyncio.timeout(self._timing.write_s):
+                    messages = [account.message(app_id, partition, now) for app_id, account in accounts.items()]
+                    await self._stream.append(messages, keep=self._keep)
+            except (Transient, TimeoutError) as error:
+                self._keep_for_later(partition, accounts)
+                await self._refused(error)
+            except BaseException:
+                self._keep_for_later(partition, accounts)
+                raise
+            else:
+                EFFECTS_WRITTEN.add(len(messages))
+                await self._taken()
+
+    def forget(self, partition: int) -> None:
+        """Drop what is not written of a partition that another worker will hold: it reads these events again, unless
+        the position behind them is committed.
+        """
+        if left := self._accounts.pop(partition, None):
+            EFFECTS_LOST.add(len(left))
+
+    async def run(self) -> None:
+        """Write what the bus had refused, until cancelled."""
+        while True:
+            await self._clock.sleep(self._timing.again_s)
+            if self._since:
+                for partition in list(self._accounts):
+                    await self.write(partition)
+
+    def _keep_for_later(self, partition: int, accounts: dict[str, _Account]) -> None:
+        for app_id, newer in self._accounts.pop(partition, {}).items():
+            accounts.setdefault(app_id, _Account()).join(newer)
+        self._accounts[partition] = accounts
+
+    async def _refused(self, error: Exception) -> None:
+        EFFECTS_FAILED.add(1)
+        now = self._clock.now().timestamp()
+        self._again_at = self._clock.monotonic() + self._timing.again_s
+        if not self._since:
+            self._since = now
+            logger.warning(
+                "effects_refused", error=str(error) or type(error).__name__,
+                message="the bus refuses the effects stream; events are applied as before, and what took effect is "
+                "said when the bus takes it",
+            )  # fmt: skip
+        await self._say({"since": self._since, "at": now, "error": str(error) or type(error).__name__})
+
+    async def _taken(self) -> None:
+        if self._since:
+            self._since = 0.0
+            await self._say(None)
+
+    async def _say(self, record: dict[str, Any] | None) -> None:
+        with contextlib.suppress(Transient, TimeoutError):
+            async with asyncio.timeout(self._timing.write_s):
+                body = None if record is None else json.dumps(record).encode()
+                await self._records.put(f"{EFFECTS}{self._name}", body)
+
+
+class _CountedLetters(LettersAround):
+    def __init__(self, letters: DeadLetters, count: Callable[[DeadLetter, int, str], None]) -> None:
+        super().__init__(letters)
+        self._count = count
+
+    @override
+    async def put(self, letters: Sequence[DeadLetter]) -> None:
+        await super().put(letters)
+        for letter in letters:
+            self._count(letter, letter.count, letter.offset)
+
+    @override
+    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
+        done = await super().extend(letter, longer)
+        if done:
+            before = 0 if letter is None else letter.count
+            first = longer.offsets[before] if len(longer.offsets) > before else longer.offset
+            self._count(longer, longer.count - before, first)
+        return done
+
+
+def refusals(records: Mapping[str, bytes], now: float, *, timing: EffectTiming = TIMING.effects) -> list[str]:
+    """Return which workers cannot write the effects stream and since when, by their records; old ones are left out."""
+    found: list[str] = []
+    for key, body in records.items():
+        if key.startswith(EFFECTS):
+            with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
+                record = json.loads(body)
+                if now - float(record["at"]) < timing.shown_s:
+                    since = datetime.fromtimestamp(float(record["since"]), UTC)
+                    error = str(record["error"])[:300]
+                    found.append(
+                        f"worker {key.removeprefix(EFFECTS)} cannot write the effects stream since "
+                        f"{since:%Y-%m-%d %H:%M:%SZ}: {error}"
+                    )
+    return found

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from tests.services import fork_server
 
 from graphweft_workers.support.lazy_logger import before_next_entry
 
@@ -22,6 +23,8 @@ settings.register_profile("soak", settings.get_profile("short"), max_examples=30
 # A shell lets what it starts in the background ignore Ctrl-C, and so do all commands that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+fork_server.use()
 
 # Pytest rewrites the assertions of a plugin that nothing has imported yet: one comes after those that it imports.
 pytest_plugins = [

@@ -152,8 +152,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             module = nodeid.partition("::")[0]
             folder = _folder(nodeid)
-            if folder in {"ports", "redis", "kafka"} and "neo4j" in nodeid.lower():
+            if "neo4j" in nodeid.lower() and folder in {"ports", "redis", "kafka", "edges"}:
                 return "neo4j"  # its server is the largest of all
+            if folder == "neo4j" and "[falkordb" in nodeid:
+                return module + " on FalkorDB"  # not all in the one process that has the largest
             if folder in _ONE_PROCESS:
                 return folder
             # The tests of a runtime share the program that imports it.

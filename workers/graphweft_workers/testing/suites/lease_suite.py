@@ -34,7 +34,7 @@ LONG_S: Final = 30.0
 _ROUNDS: Final = 50
 """Claims of a worker after which each of them has been the owner's rival often."""
 _SETTLED: Final = 10
-"""Claims of each partition after which none would move any more: they settle in fewer rounds, whoever comes and goes."""
+"""Claims of each partition after which none moves any more: shares settle in fewer."""
 
 
 async def _extend(bus: Bus) -> None:

@@ -9,9 +9,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.services import fork_server
 from tests.services.environment import clean_environment
 from tests.services.waiting import until_sync
 
@@ -28,13 +28,14 @@ def program(pid: int) -> str:
     return until_sync(Path(f"/proc/{pid}/cmdline").read_text, bool, why="the program has begun")
 
 
-def tail(tmp_path: Path, **options: object) -> subprocess.Popen[str]:
+def tail(tmp_path: Path, **options: Any) -> subprocess.Popen[str]:
     """Start a command that waits for its input."""
-    return subprocess.Popen(
+    process: subprocess.Popen[str] = subprocess.Popen(
         [*COMMAND, "emit", "--bus", "redis://127.0.0.1:1", "-"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-        **options,  # type: ignore[call-overload]
+        **options,
     )  # fmt: skip
+    return process
 
 
 def test_it_is_a_child_with_its_own_id_signals_and_code(tmp_path: Path) -> None:
@@ -124,10 +125,3 @@ def test_up_starts_its_roles_by_fork_and_is_their_parent(tmp_path: Path) -> None
     finally:
         up.kill()
         up.communicate(timeout=120)
-
-
-def test_a_server_whose_end_is_closed_says_so() -> None:
-    server = fork_server.ForkServer.start()
-    server._connection.close()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        server.spawn({}, [0, 1, 2])

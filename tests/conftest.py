@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from tests.services import fork_server
 
 from graphweft_workers.support.lazy_logger import before_next_entry
 
@@ -22,6 +23,8 @@ settings.register_profile("soak", settings.get_profile("short"), max_examples=30
 # A shell lets what it starts in the background ignore Ctrl-C, and so do all commands that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+fork_server.use()
 
 # Pytest rewrites the assertions of a plugin that nothing has imported yet: one comes after those that it imports.
 pytest_plugins = [
@@ -149,8 +152,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             module = nodeid.partition("::")[0]
             folder = _folder(nodeid)
-            if folder in {"ports", "redis", "kafka"} and "neo4j" in nodeid.lower():
+            if "neo4j" in nodeid.lower() and folder in {"ports", "redis", "kafka", "edges"}:
                 return "neo4j"  # its server is the largest of all
+            if folder == "neo4j" and "[falkordb" in nodeid:
+                return module + " on FalkorDB"  # not all in the one process that has the largest
             if folder in _ONE_PROCESS:
                 return folder
             # The tests of a runtime share the program that imports it.

@@ -143,8 +143,6 @@ class Deployment:
             [sys.executable, "-m", "graphweft_workers.cli", *arguments],
             env=self.environment | {"GRAPHWEFT_LOG_LEVEL": log_level},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            # A shell starts background jobs with SIGINT ignored, and children inherit that.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
         )  # fmt: skip
 
     def run(self, *arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:

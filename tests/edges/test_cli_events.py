@@ -266,7 +266,6 @@ def test_tail_goes_on_with_new_events_until_ctrl_c(log: Log) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "graphweft_workers.cli", "events", "tail", "-f", "-n", "1", "--app", "shop"],
         env=clean_environment(**log.servers), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
     )  # fmt: skip
     assert process.stdout is not None
     try:

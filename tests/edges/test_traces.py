@@ -115,7 +115,7 @@ async def test_a_trace_leads_from_a_turn_to_the_next_context(
     )
 
 
-async def test_a_trace_leads_through_other_servers_too(
+async def test_a_trace_leads_through_kafka_and_neo4j_too(
     tmp_path: Path, kafka_url: str, neo4j_server: Neo4jServer, collector: TraceCollector
 ) -> None:
     await asyncio.to_thread(empty_neo4j, neo4j_server.uri)

@@ -66,7 +66,8 @@ def said(output: IO[str], words: str) -> str:
 
 
 def test_a_planted_module_would_run(folder: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "graphweft_workers.cli", "--version"], cwd=folder, check=False)
+    command = [sys.executable, "-u", "-m", "graphweft_workers.cli", "--version"]  # -u: a new process, not a fork
+    done = subprocess.run(command, cwd=folder, check=False)
     assert done.returncode != 0
     assert ran(folder)
 

@@ -1,6 +1,6 @@
 """One log gives one graph: live, and rebuilt in any way, from the bus, from the archive, and on another graph server.
 
-A fifth of the recorded runs is enough for several batches of each partition. ``GRAPHWEFT_RUNS`` says how often all are
+A tenth of the recorded runs is enough for several batches of each partition. ``GRAPHWEFT_RUNS`` says how often all are
 lived; 26 times are more than 100,000 events.
 """
 
@@ -45,7 +45,7 @@ async def app(own_bus_url: str | None, url: str, call: Call, tmp_path: Path) -> 
 def recorded(name: str, copies: range) -> Iterator[Event]:
     """Yield the events of recorded runs, a few times, each time as other chats."""
     for copy in copies:
-        runs = islice(read_runs(EXAMPLE / "data/tau-airline-gpt4o.jsonl.gz"), 0, None, 1 if _RUNS else 5)
+        runs = islice(read_runs(EXAMPLE / "data/tau-airline-gpt4o.jsonl.gz"), 0, None, 1 if _RUNS else 10)
         chat_id = f"task{{task_id}}-trial{{trial}}-{copy}"
         yield from events_of_runs(
             runs, ChatImportOptions(app_id=name, workflow="AirlineSupport", agent="AirlineAgent", chat_id=chat_id)
@@ -57,7 +57,7 @@ async def lived(app: Archived) -> int:
     shutil.copytree(EXAMPLE / "workflows", app.folder / "rules", dirs_exist_ok=True)
     await app.push("first")
     emitted = 0
-    async with app.worker(batch_events=300), app.worker(batch_events=200):
+    async with app.worker(batch_events=150), app.worker(batch_events=100):
         for number in range(2 * RUNS):
             if number == RUNS:
                 await app.applied()

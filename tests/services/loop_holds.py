@@ -29,8 +29,9 @@ _PACKAGES: Final = (
     "/client/graphweft/",
     "/graphweft_runtimes/",
 )
-_MAY_HOLD: Final = ("importlib._bootstrap", "/graphweft_workers/cli/", "collect_less_often")
-"""Imports; commands, whose loop is their own; the search for cycles at a start, here among all that pytest has."""
+_MAY_HOLD: Final = ("importlib._bootstrap", "/graphweft_workers/cli/", "collect_less_often", "/fork_server.py")
+"""Imports; commands, whose loop is their own; the search for cycles at a start, here among all that pytest has; the
+wait for a process that the fork server of the tests starts."""
 _FOLDERS: Final = ("acceptance", "chaos", "edges", "kafka", "neo4j", "redis")
 _MONITOR: Final = pytest.StashKey[list[Hold]]()
 

@@ -54,6 +54,7 @@ class FalkorDBSearchKit(SearchKit):
 class Neo4jSearchKit(SearchKit):
     chunk_index = "search_chunks"
     memory_index = MemoryMutations().indexes[0].name
+    questions = 10
 
     def __init__(self, store: GraphStore, url: str) -> None:
         self.store = store

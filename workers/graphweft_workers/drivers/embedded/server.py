@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import ctypes
 import fcntl
+import functools
 import importlib.util
 import os
 import shutil
@@ -236,7 +237,7 @@ def die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
         return None
     libc = ctypes.CDLL(None)
     pdeathsig: Final = 1
-    return lambda: libc.prctl(pdeathsig, int(number))
+    return functools.partial(libc.prctl, pdeathsig, int(number))
 
 
 def _binaries() -> Path:

@@ -32,7 +32,9 @@ from graphweft_workers.testing.waiting import until
 LONG_S: Final = 30.0
 """A session in which no owner counts as dead, however busy the machine is."""
 _ROUNDS: Final = 50
-"""Claims after which no partition would move any more."""
+"""Claims of a worker after which each of them has been the owner's rival often."""
+_SETTLED: Final = 10
+"""Claims of each partition after which none moves any more: shares settle in fewer."""
 
 
 async def _extend(bus: Bus) -> None:
@@ -130,7 +132,7 @@ async def shared(*workers: Sharer, shares: Sequence[int]) -> None:
     await until(lambda: [sorted(worker.owned) for worker in workers], lambda _: fair(), why=f"shares of {shares}")
     gains = [worker.gains for worker in workers]
     for worker in workers:
-        await worker.goes_on(_ROUNDS)
+        await worker.goes_on(_SETTLED)
     assert fair()
     assert [worker.gains for worker in workers] == gains
 

@@ -34,6 +34,8 @@ class SearchKit(ABC):
     """The name by which a search finds the fulltext index that was made as ``search_chunks``."""
     memory_index: str
     """The name of the fulltext index of memories."""
+    questions: int = 40
+    """How many random questions a test asks; a server that compiles each for long needs fewer."""
 
     @abstractmethod
     async def write(self, *statements: str) -> None:

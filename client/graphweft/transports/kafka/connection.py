@@ -206,9 +206,9 @@ async def make_series_topic(admin: AIOKafkaAdminClient, copies: Copies) -> None:
     await _make(admin, await _present(admin), {channels.SERIES_TOPIC: 1}, copies)
 
 
-async def make_effects_topic(admin: AIOKafkaAdminClient) -> None:
+async def make_effects_topic(admin: AIOKafkaAdminClient, copies: Copies) -> None:
     """Make the topic of effects, if it is missing. Raises ``KafkaError``."""
-    await _make(admin, await _present(admin), {channels.EFFECTS_TOPIC: 1})
+    await _make(admin, await _present(admin), {channels.EFFECTS_TOPIC: 1}, copies)
 
 
 async def present_partitions(admin: AIOKafkaAdminClient) -> int:

@@ -129,7 +129,7 @@ class KafkaEventLog:
         await self.count()
         if not self._has_effects:
             async with self._administration() as admin:
-                await make_effects_topic(admin)
+                await make_effects_topic(admin, self._servers.copies)
             self._has_effects = True
 
     async def layout(self) -> Layout:

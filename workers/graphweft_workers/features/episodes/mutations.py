@@ -44,6 +44,8 @@ from graphweft_rules.matching.clock import utc_text
 from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
+from graphweft_workers.features.episodes import relation_ends
+from graphweft_workers.features.episodes.ontologies.ontology import Ontology
 from graphweft_workers.features.episodes.ontologies.registry import Ontologies, resolve_ontology
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
 from graphweft_workers.retrieval.records import ENTITY, EPISODE, PROFILE, RELATION
@@ -123,10 +125,16 @@ _STRUCTURE: Final[Mapping[str, str]] = {
     f"x.name = relation.name, {', '.join(f'x.{name} = ${name}' for name in SCOPES)}, "
     + ", ".join(
         f"{each}.fact = {_LATEST.format(each, 'relation.fact', 'fact')}, "
-        f"{each}.invalid_at = {_LATEST.format(each, 'relation.invalid_at', 'invalid_at')}, "
+        # What ends by another one keeps its end beside what episodes state: see ``relation_ends``.
+        f"{each}.invalid_at = CASE WHEN r.ended_at IS NULL "
+        f"THEN {_LATEST.format(each, 'relation.invalid_at', 'invalid_at')} ELSE {each}.invalid_at END, "
+        f"{'r.stated_until = CASE WHEN r.ended_at IS NULL THEN null ELSE ' if each == 'r' else ''}"
+        f"{_LATEST.format('r', 'relation.invalid_at', 'stated_until') + ' END, ' if each == 'r' else ''}"
         f"{_HIGHER.format(each)}, {_SINCE.format(each)}"
         for each in ("r", "x")
     ),
+    **relation_ends.BIND,
+    **relation_ends.END,
 }
 _LASTING: Final = ("id", "type", "name_key", "terms", "length", *SCOPES, "scopes")
 """Properties of entities that do not depend on an episode."""
@@ -164,6 +172,7 @@ _ERASING: Final[Mapping[str, str]] = {
         f"{each}.valid_at = coalesce(r.valid_from, since)"
         for each in ("r", "x")
     ),
+    **relation_ends.ERASE,
 }
 _TIMED: Final = frozenset({"mark_episodes_elsewhere", "mark_episodes", "erase_episodes"})
 _TEXTS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -295,10 +304,13 @@ def _add(event: Event, ontologies: Ontologies) -> _Said:
         structure = ontology.check(structure)
     scope = payload.scope.given
     id = episode_id(event.source, event.id)
-    reference_time = utc_text(payload.reference_time or event.time)
+    reference = payload.reference_time or event.time
+    reference_time = utc_text(reference)
     owner = _owner(scope)
     key = None if structure is None else derived_id(event.source, event.id, "structure", event.chatid, owner)
     words = stored_terms(EventTerms(), text if structure is None else _spoken(structure))
+    if structure is not None and ontology is not None:
+        structure = ontology.whole(structure, reference)
     params: _Params = {
         **_common(scope),
         "id": id,
@@ -318,14 +330,18 @@ def _add(event: Event, ontologies: Ontologies) -> _Said:
     }
     said: list[tuple[str, _Params]] = [("add_unowned" if payload.user_id is None else "add", params)]
     if structure is not None:
-        said += _structure(structure, scope, id, key, reference_time)
+        said += _structure(structure, scope, id, key, reference_time, ontology, ontologies)
     return said
 
 
 def _extracted(event: Event, ontologies: Ontologies) -> _Said:
-    del ontologies  # the job fitted the structure to its ontology
     payload = EpisodeExtracted.model_validate(event.data)
     scope = payload.scope.given
+    structure = payload.structure  # the job fitted it to its ontology
+    # Without the ontology, its episode is a dead letter.
+    ontology = ontologies.get(payload.schema_id) if payload.schema_id in ontologies.ids else None
+    if ontology is not None:
+        structure = ontology.whole(structure, payload.reference_time)
     reference_time = utc_text(payload.reference_time)
     # A worker that died may have emitted the same event with another answer of the model.
     content = json.dumps(payload.structure.model_dump(mode="json"), sort_keys=True)
@@ -338,7 +354,8 @@ def _extracted(event: Event, ontologies: Ontologies) -> _Said:
         "key": key,
         "model": payload.model,
     }
-    return [("extract", params), *_structure(payload.structure, scope, payload.episode_id, key, reference_time)]
+    rest = _structure(structure, scope, payload.episode_id, key, reference_time, ontology, ontologies)
+    return [("extract", params), *rest]
 
 
 def _erase(event: Event, ontologies: Ontologies) -> _Said:
@@ -356,8 +373,9 @@ _SAY: Final[Mapping[str, Callable[[Event, Ontologies], _Said]]] = {
 
 
 def _structure(
-    said: Structure, scope: Mapping[str, str], episode: str, key: str | None, reference_time: str
-) -> Iterator[tuple[str, _Params]]:
+    said: Structure, scope: Mapping[str, str], episode: str, key: str | None, reference_time: str,
+    ontology: Ontology | None, ontologies: Ontologies,
+) -> Iterator[tuple[str, _Params]]:  # fmt: skip
     """Yield the mutations for the structure of an episode; the last of equal statements counts."""
     wide = _wide(scope)
     rank = _rank(reference_time, episode)
@@ -411,6 +429,23 @@ def _structure(
     if relations:
         times = {"reference_time": reference_time, "relations": list(relations.values())}
         yield "relations", {**common, **_common(wide), **times}
+        yield from _ends(list(relations.values()), {"episode": episode, "key": key}, reference_time, ontology, ontologies)
+
+
+def _ends(
+    relations: list[_Params], of_episode: _Params, reference_time: str, ontology: Ontology | None, ontologies: Ontologies
+) -> Iterator[tuple[str, _Params]]:
+    """Yield the mutations by which relations end others, by the rules of ontologies."""
+    bound = [
+        relation_ends.bound_of(
+            each, of_type, each["valid_from"] or (reference_time if each["invalid_at"] is None else None)
+        )
+        for each in relations
+        if ontology is not None and (of_type := ontology.ends.get(each["name"])) is not None
+    ]
+    if bound:
+        yield "bind_relations", {**of_episode, "bound": bound}
+    yield from relation_ends.ends_after(relations, ontologies.ends)
 
 
 def _common(scope: Mapping[str, str | None]) -> _Params:

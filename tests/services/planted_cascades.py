@@ -150,7 +150,7 @@ def _stored(text: str) -> str:
 
 def content_of(text: str, moment: Any) -> dict[str, Any]:
     """Return the structure of an episode that says a relation; ``moment`` makes a time of a day."""
-    *words, = text.split(" ")
+    (*words,) = text.split(" ")
     times: dict[str, str] = {}
     while words[-2] in {"from", "until"}:
         times["valid_from" if words[-2] == "from" else "valid_to"] = moment(int(words[-1]))

@@ -24,6 +24,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Final
 
@@ -330,7 +331,8 @@ def _add(event: Event, ontologies: Ontologies) -> _Said:
     }
     said: list[tuple[str, _Params]] = [("add_unowned" if payload.user_id is None else "add", params)]
     if structure is not None:
-        said += _structure(structure, scope, id, key, reference_time, ontology, ontologies)
+        rules = _Rules(ontology=ontology, ontologies=ontologies)
+        said += _structure(structure, scope, id, key, reference_time=reference_time, rules=rules)
     return said
 
 
@@ -354,7 +356,8 @@ def _extracted(event: Event, ontologies: Ontologies) -> _Said:
         "key": key,
         "model": payload.model,
     }
-    rest = _structure(structure, scope, payload.episode_id, key, reference_time, ontology, ontologies)
+    rules = _Rules(ontology=ontology, ontologies=ontologies)
+    rest = _structure(structure, scope, payload.episode_id, key, reference_time=reference_time, rules=rules)
     return [("extract", params), *rest]
 
 
@@ -372,10 +375,18 @@ _SAY: Final[Mapping[str, Callable[[Event, Ontologies], _Said]]] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rules:
+    """By what the relations of an episode end others."""
+
+    ontology: Ontology | None
+    """Of the episode."""
+    ontologies: Ontologies
+
+
 def _structure(
-    said: Structure, scope: Mapping[str, str], episode: str, key: str | None, reference_time: str,
-    ontology: Ontology | None, ontologies: Ontologies,
-) -> Iterator[tuple[str, _Params]]:  # fmt: skip
+    said: Structure, scope: Mapping[str, str], episode: str, key: str | None, *, reference_time: str, rules: _Rules
+) -> Iterator[tuple[str, _Params]]:
     """Yield the mutations for the structure of an episode; the last of equal statements counts."""
     wide = _wide(scope)
     rank = _rank(reference_time, episode)
@@ -429,23 +440,24 @@ def _structure(
     if relations:
         times = {"reference_time": reference_time, "relations": list(relations.values())}
         yield "relations", {**common, **_common(wide), **times}
-        yield from _ends(list(relations.values()), {"episode": episode, "key": key}, reference_time, ontology, ontologies)
+        yield from _ends(list(relations.values()), {"episode": episode, "key": key}, reference_time, rules)
 
 
 def _ends(
-    relations: list[_Params], of_episode: _Params, reference_time: str, ontology: Ontology | None, ontologies: Ontologies
+    relations: list[_Params], of_episode: _Params, reference_time: str, rules: _Rules
 ) -> Iterator[tuple[str, _Params]]:
-    """Yield the mutations by which relations end others, by the rules of ontologies."""
+    """Yield the mutations by which relations end others."""
+    of_types = {} if rules.ontology is None else rules.ontology.ends
     bound = [
         relation_ends.bound_of(
             each, of_type, each["valid_from"] or (reference_time if each["invalid_at"] is None else None)
         )
         for each in relations
-        if ontology is not None and (of_type := ontology.ends.get(each["name"])) is not None
+        if (of_type := of_types.get(each["name"])) is not None
     ]
     if bound:
         yield "bind_relations", {**of_episode, "bound": bound}
-    yield from relation_ends.ends_after(relations, ontologies.ends)
+    yield from relation_ends.ends_after(relations, rules.ontologies.ends)
 
 
 def _common(scope: Mapping[str, str | None]) -> _Params:

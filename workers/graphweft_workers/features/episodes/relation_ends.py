@@ -47,9 +47,7 @@ _SUCCEED: Final = (
     "SET r.next_source = CASE WHEN r.key = key THEN next ELSE r.next_source END, "
     "r.next_target = CASE WHEN r.key = key THEN r.next_target ELSE next END"
 )
-_HELD: Final = (
-    f"[p IN found WHERE p.valid_at <= {_AT.format('r')} AND coalesce(p.invalid_at, '~') > {_AT.format('r')}]"
-)
+_HELD: Final = f"[p IN found WHERE p.valid_at <= {_AT.format('r')} AND coalesce(p.invalid_at, '~') > {_AT.format('r')}]"
 _LATER: Final = f"[p IN found WHERE p.valid_at > {_AT.format('r')} | p.valid_at]"
 
 
@@ -107,8 +105,8 @@ BIND: Final[Mapping[str, str]] = {
 END: Final[Mapping[str, str]] = {
     "succeed_relations": f"UNWIND $keys AS key {_SUCCEED}",
     **{
-        f"end_relations_{level}": f"UNWIND $keys AS key MATCH (r:{RELATION} {{key: key}}) WHERE r.level = {level} "
-        + _ends(level)
+        f"end_relations_{level}": f"UNWIND $keys AS key {_OF_KEY}UNWIND found AS r WITH DISTINCT r "
+        f"WHERE r.level = {level} " + _ends(level)
         for level in range(LEVELS + 1)
     },
 }

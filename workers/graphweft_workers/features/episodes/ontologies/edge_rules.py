@@ -90,7 +90,7 @@ class EdgeEnds:
         return name in self._symmetric
 
     def changed(self, name: str) -> list[tuple[int, str]]:
-        """Return the types, with their levels, of which relations may end by a change of one of the type; itself too."""
+        """Return the types, with their levels, whose ends may change with a relation of a type; itself, too."""
         found: dict[str, None] = {}
         to_do = [name]
         while to_do:

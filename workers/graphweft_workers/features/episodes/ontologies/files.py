@@ -118,7 +118,6 @@ def read_ontology(data: bytes, path: Path) -> tuple[Ontology | None, tuple[Findi
         edge_type_map=between,
         excluded_entity_types=excluded,
         edge_rules=rules,
-        conversations=bool(values.right.get("conversations", False)),
     )
     return ontology, found
 
@@ -292,17 +291,17 @@ class _Checks(FormReader):
                 message = f"{rule.inverse_of!r} is an inverse itself: name the type that is stored"
                 self.error("conflicting-keys", message, given.place_of("inverse_of"))
         if rule.symmetric and rule.depends_on is not None:
-            message = f"{name!r} is symmetric, so it has no source whose {rule.depends_on} supports it: drop one of both"
+            message = f"{name!r} is symmetric, so it has no source that supports it: remove one of both keys"
             self.error("conflicting-keys", message, given.entries["depends_on"].key)
         if rule.transition is not None:
             into = rules.get(rule.transition, NO_RULE)
             if rule.transition == name or into.transition is not None:
-                message = f"a relation of {rule.transition!r} begins another one itself: name the type that is left in the end"
+                message = f"a relation of {rule.transition!r} begins another one itself: name a type that begins none"
                 self.error("conflicting-keys", message, given.place_of("transition"))
         if rule.depends_on is not None:
             if rules.get(rule.depends_on, NO_RULE).inverse_of is not None:
                 stored = rules[rule.depends_on].inverse_of
-                message = f"{rule.depends_on!r} is stored as {stored!r}, from the other end: no relation has it as a support"
+                message = f"{rule.depends_on!r} is stored as {stored!r}, from the other end: no source has it"
                 self.error("conflicting-keys", message, given.place_of("depends_on"))
             if level_of(name, rules) > LEVELS:
                 message = (

@@ -50,7 +50,7 @@ EDGE_RULE: Final = Form(
     meaning="What the relations of a type do to others.",
     keys={
         "type": _type("The type.", required=True),
-        "single_valued": FlagKey("Whether a source has one target at a time, so that a later relation ends an earlier."),
+        "single_valued": FlagKey("Whether a source has one target at a time: a later one ends the earlier."),
         "symmetric": FlagKey("Whether both directions say the same."),
         "inverse_of": _type("The type that says the same from the other end, and is stored instead."),
         "aliases": ListKey(
@@ -91,10 +91,6 @@ ONTOLOGY: Final = Form(
         ),
         "excluded_entity_types": _names(
             "Entities of these types are dropped, with their relations.", "[Person]", required=False
-        ),
-        "conversations": FlagKey(
-            "Whether the rules of its types also hold for what is said in conversations: `WORKS_FOR` is \"works for\".",
-            default=False,
         ),
     },
 )

@@ -53,8 +53,6 @@ class Ontology:
     edge_type_map: Mapping[tuple[str, str], tuple[str, ...]]
     excluded_entity_types: tuple[str, ...] = ()
     edge_rules: Mapping[str, EdgeRule] = field(default_factory=dict[str, EdgeRule])
-    conversations: bool = False
-    """Whether its types are the predicates of conversations, too."""
 
     @cached_property
     def digest(self) -> str:
@@ -66,9 +64,8 @@ class Ontology:
             sorted((*ends, *sorted(set(names))) for ends, names in self.edge_type_map.items()),
             sorted(set(self.excluded_entity_types)),
         ]
-        if self.edge_rules or self.conversations:
-            rules = sorted((name, rule.written) for name, rule in self.edge_rules.items() if rule != NO_RULE)
-            meaning.append([rules, self.conversations])
+        if self.edge_rules:
+            meaning.append(sorted((name, rule.written) for name, rule in self.edge_rules.items()))
         return hashlib.sha256(json.dumps(meaning, ensure_ascii=False).encode()).hexdigest()
 
     @property
@@ -103,13 +100,13 @@ class Ontology:
             for end, named in (("source", relation.source), ("target", relation.target)):
                 if isinstance(named, EntityName):
                     self._check_entity(named.type, f"relations[{number}].{end}.type")
-        named = [relation.type for relation in said.relations]
+        given = [relation.type for relation in said.relations]
         said = self.stored(said)
         kept = self._without_excluded(said)
         for number, relation in enumerate(said.relations):
             where = f"relations[{number}].type"
             if relation.type not in self.edge_types:
-                raise OntologyError(self._unknown(where, named[number], tuple(self.edge_types)))
+                raise OntologyError(self._unknown(where, given[number], tuple(self.edge_types)))
             if relation not in kept.relations:
                 continue  # one end has an excluded type
             ends = said.entity(relation.source).type, said.entity(relation.target).type
@@ -126,21 +123,17 @@ class Ontology:
         """Return the structure of an episode with each relation as it is stored: once, under one name and direction."""
         if not self.edge_rules:
             return said
-        relations: list[EpisodeRelation] = []
-        for relation in said.relations:
-            type = self._stored_types.get(relation.type, relation.type)
-            rule = self.edge_rules.get(type, NO_RULE)
-            if rule.inverse_of is not None:
-                type, rule = rule.inverse_of, self.edge_rules.get(rule.inverse_of, NO_RULE)
-                relation = relation.model_copy(update={"source": relation.target, "target": relation.source})
-            if rule.symmetric:
-                ends = sorted(
-                    (relation.source, relation.target),
-                    key=lambda end: (name_key(said.entity(end).name), said.entity(end).type),
-                )
-                relation = relation.model_copy(update={"source": ends[0], "target": ends[1]})
-            relations.append(relation if type == relation.type else relation.model_copy(update={"type": type}))
-        return said.model_copy(update={"relations": tuple(relations)})
+        return said.model_copy(update={"relations": tuple(self._stored(each, said) for each in said.relations)})
+
+    def _stored(self, relation: EpisodeRelation, said: Structure) -> EpisodeRelation:
+        type, ends = self._stored_types.get(relation.type, relation.type), [relation.source, relation.target]
+        rule = self.edge_rules.get(type, NO_RULE)
+        if rule.inverse_of is not None:
+            type, rule = rule.inverse_of, self.edge_rules.get(rule.inverse_of, NO_RULE)
+            ends.reverse()
+        if rule.symmetric:
+            ends.sort(key=lambda end: (name_key(said.entity(end).name), said.entity(end).type))
+        return relation.model_copy(update={"type": type, "source": ends[0], "target": ends[1]})
 
     def whole(self, said: Structure, reference_time: datetime) -> Structure:
         """Return the structure as it is stored, with the relations that begin with others (``EdgeRule.transition``)."""

@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.neo4j.test_memory_events import T0, event, rows, store, write
+from tests.neo4j.test_memory_events import APP, T0, event, logged, rows, store, write
+from tests.redis.test_memory_worker import working
+from tests.services.buses import applied
+from tests.services.layouts import spread
 from tests.services.planted_cascades import ONTOLOGY, Story, content_of, planted
 
 from graphweft_contracts import Event
 from graphweft_rules import RuleSet
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.bus import redis_bus
+from graphweft_workers.engine.plan.digest import read_digest
+from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.features.episodes.mutations import EpisodeMutations
 from graphweft_workers.features.episodes.ontologies import Ontologies
 from graphweft_workers.features.episodes.ontologies.files import read_ontology
@@ -28,8 +35,8 @@ HOLDING = (
     "WHERE x.invalid_at IS NULL RETURN r.user_id, a.name + ' ' + x.name + ' ' + b.name, r.invalid_at, r.doubted_at"
 )
 ENDS = (
-    "MATCH (r:Relation) WHERE r.user_id = '{0}' RETURN r.fact, left(r.valid_at, 10), left(r.invalid_at, 10), "
-    "r.ended_why ORDER BY r.valid_at, r.name"
+    "MATCH (r:Relation) RETURN r.fact, left(r.valid_at, 10), left(r.invalid_at, 10), r.ended_why "
+    "ORDER BY r.valid_at, r.name"
 )
 
 
@@ -91,3 +98,52 @@ async def test_what_holds_by_planted_stories_whatever_their_order(url: str, stor
         if held.get(user, set()) != story.holds or doubted.get(user, set()) != story.doubted
     ]
     assert wrong == []
+
+
+async def test_a_replay_in_small_batches_ends_the_same(url: str, store: GraphStore) -> None:
+    await write(url, store, told(planted(each=1), random.Random(7)), RULES)
+    bus = redis_bus(url, new=spread(2), group="graphweft-again")
+    again = FalkorDBStore(url, graph_template="again_{app_id}")
+    try:
+        async with working(MutationWorker(bus, again, RULES, name="again", batch_events=3)):
+            await applied(bus)
+        assert (await read_digest(again, APP)).sha256 == (await read_digest(store, APP)).sha256
+    finally:
+        await bus.aclose()
+        await again.aclose()
+
+
+FIRED = [
+    (5, "Ada WORKS_FOR Globex"),
+    (1, "Ada WORKS_FOR Acme"),
+    (2, "Ada SITS_IN room 3"),
+    (3, "Ada HAS_BADGE badge 7"),
+]
+
+
+async def test_an_erasure_brings_back_what_an_erased_episode_ended(url: str, store: GraphStore) -> None:
+    told = [episode(number, text, at) for number, (at, text) in enumerate(FIRED, 1)]
+    await logged(url, store, told, clock=None, rules=RULES)
+    assert await rows(store, ENDS) == [
+        ("Ada works for Acme", day(1), day(5), "single_valued"),
+        ("Ada sits in room 3", day(2), day(5), "depends_on"),
+        ("Ada has badge badge 7", day(3), day(5), "depends_on"),
+        ("Ada works for Globex", day(5), None, None),
+    ]
+    erase = event("memory.erase", 20, {"user_id": "u1", "before": (T0 + timedelta(seconds=1)).isoformat()}, chat="c9")
+    await logged(url, store, [erase], clock=None, rules=RULES)
+    assert await rows(store, ENDS) == [
+        ("Ada works for Acme", day(1), None, None),
+        ("Ada sits in room 3", day(2), None, None),
+        ("Ada has badge badge 7", day(3), None, None),
+    ]
+    ends = "MATCH ()-[x:RELATED_TO]->() WHERE x.invalid_at IS NOT NULL OR x.ended_why IS NOT NULL RETURN count(x)"
+    assert await rows(store, ends) == [(0,)]
+
+
+async def test_an_episode_without_the_ontology_ends_what_depends_on_a_relation(url: str, store: GraphStore) -> None:
+    told = [episode(number, text, at) for number, (at, text) in enumerate(FIRED[1:], 1)]
+    over = episode(9, "Ada WORKS_FOR Acme until 8", 9)
+    plain = over.model_copy(update={"data": {name: value for name, value in over.data.items() if name != "schema_id"}})
+    await write(url, store, [*told, plain], RULES)
+    assert [row[2] for row in await rows(store, ENDS)] == [day(8), day(8), day(8)]

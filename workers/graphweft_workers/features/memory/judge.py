@@ -47,7 +47,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class StatementVerdict:
     """What a model says of a candidate."""
 
     old: str
@@ -64,7 +64,7 @@ class Judge(Protocol):
         """The name that is stored with verdicts."""
         ...
 
-    async def judge(self, new: Said, candidates: Sequence[Said]) -> list[Judgement]:
+    async def judge(self, new: Said, candidates: Sequence[Said]) -> list[StatementVerdict]:
         """Return a verdict for each candidate, at least one. Raises ``JudgeUnavailable`` and ``NotJudged``."""
         ...
 
@@ -110,7 +110,7 @@ class OpenAIJudge(Judge):
         return self._model
 
     @override
-    async def judge(self, new: Said, candidates: Sequence[Said]) -> list[Judgement]:
+    async def judge(self, new: Said, candidates: Sequence[Said]) -> list[StatementVerdict]:
         answer = await self._answer(new, candidates)
         if answer is None:
             if await self._answer(*_PROBE) is None:
@@ -125,9 +125,9 @@ class OpenAIJudge(Judge):
         for each in answer.verdicts:
             by_number.setdefault(each.candidate, each)
         return [
-            Judgement(old=candidate.id, verdict="unrelated")
+            StatementVerdict(old=candidate.id, verdict="unrelated")
             if (said := by_number.get(number)) is None
-            else Judgement(old=candidate.id, verdict=said.verdict, reason=_plain(said.reason))
+            else StatementVerdict(old=candidate.id, verdict=said.verdict, reason=_plain(said.reason))
             for number, candidate in enumerate(candidates, 1)
         ]
 

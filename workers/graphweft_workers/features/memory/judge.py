@@ -56,7 +56,7 @@ class StatementVerdict:
     reason: str = ""
 
 
-class Judge(Protocol):
+class StatementJudge(Protocol):
     """Compares statements. Belongs to one event loop; calls may run concurrently."""
 
     @property
@@ -90,7 +90,7 @@ _PROBE: Final = (
 """Statements that every model can compare."""
 
 
-class OpenAIJudge(Judge):
+class OpenAIJudge(StatementJudge):
     """Asks a chat model, and asks once more if the answer is invalid. What it does not name is unrelated.
 
     If that fails too, or the endpoint refuses the statements, the model gets test statements. If it compares those, the

@@ -19,7 +19,7 @@ from graphweft_contracts import DeadLetter, Event, QueryFailed, channels
 from graphweft_contracts.memory import SCOPES, MemoryAdd, StatementJudged, derived_id, memory_id
 from graphweft_workers.engine.log.read import EXTRACT, letter_for
 from graphweft_workers.features.memory.applied import Applied
-from graphweft_workers.features.memory.judge import Judge, NotJudged, Said
+from graphweft_workers.features.memory.judge import StatementJudge, NotJudged, Said
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.job import Job, JobEvent
@@ -90,7 +90,9 @@ class VerdictsJob(Job):
     group = channels.VERDICTS_GROUP
     types = frozenset({_ADD, _JUDGED})
 
-    def __init__(self, graph: GraphStore, bus: Bus, judge: Judge, *, timing: MemoryTiming = TIMING.memory) -> None:
+    def __init__(
+        self, graph: GraphStore, bus: Bus, judge: StatementJudge, *, timing: MemoryTiming = TIMING.memory
+    ) -> None:
         """``bus`` is open for the mutation workers' group. Closes ``bus`` and ``judge`` with itself, not ``graph``."""
         self._graph = graph
         self._bus = bus

@@ -19,7 +19,7 @@ from graphweft_contracts import DeadLetter, Event, QueryFailed, channels
 from graphweft_contracts.memory import SCOPES, MemoryAdd, StatementJudged, derived_id, memory_id
 from graphweft_workers.engine.log.read import EXTRACT, letter_for
 from graphweft_workers.features.memory.applied import Applied
-from graphweft_workers.features.memory.judge import StatementJudge, NotJudged, Said
+from graphweft_workers.features.memory.judge import NotJudged, Said, StatementJudge
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.job import Job, JobEvent

@@ -127,7 +127,7 @@ _STRUCTURE: Final[Mapping[str, str]] = {
     + ", ".join(
         f"{each}.fact = {_LATEST.format(each, 'relation.fact', 'fact')}, "
         # What ends by another one keeps its end beside what episodes state: see ``relation_ends``.
-        f"{each}.invalid_at = CASE WHEN r.ended_at IS NULL "
+        f"{each}.invalid_at = CASE WHEN {each}.ended_by IS NULL "
         f"THEN {_LATEST.format(each, 'relation.invalid_at', 'invalid_at')} ELSE {each}.invalid_at END, "
         f"{'r.stated_until = CASE WHEN r.ended_at IS NULL THEN null ELSE ' if each == 'r' else ''}"
         f"{_LATEST.format('r', 'relation.invalid_at', 'stated_until') + ' END, ' if each == 'r' else ''}"
@@ -199,6 +199,7 @@ class EpisodeMutations:
         asked = {(label, name) for label in (EPISODE, ENTITY, RELATION) for name in ("id", "user_id", "agent_id")}
         asked |= {(ATTRIBUTE, "id"), (ATTRIBUTE, "user_id")}
         asked |= {(ENTITY, "name"), (ENTITY, "name_key"), (EPISODE, "thread_id")}
+        asked |= {(RELATION, "key"), (RELATION, "target_key")}
         self.keys = frozenset(asked).union(*(mutation.cypher.keys for mutation in self.mutations)) - _NO_KEYS
         self.indexes = terms_indexes(EPISODE, ENTITY, RELATION)
 

@@ -27,9 +27,10 @@ _BOUND: Final = ("key", "target_key", "follows", "level", "single", "marks", "as
 """What a relation and each episode that states it keep of the rules of its type."""
 _STATED: Final = "CASE WHEN {0}.ended_at IS NULL THEN {0}.invalid_at ELSE {0}.stated_until END"
 """The end that the episodes of a relation state."""
+# By WHERE, because a property in a pattern counts as a key, and relations are one by their id.
 _OF_KEY: Final = (
-    f"OPTIONAL MATCH (a:{RELATION} {{key: key}}) WITH key, collect(a) AS own "
-    f"OPTIONAL MATCH (b:{RELATION} {{target_key: key}}) WITH key, own, collect(b) AS others "
+    f"OPTIONAL MATCH (a:{RELATION}) WHERE a.key = key WITH key, collect(a) AS own "
+    f"OPTIONAL MATCH (b:{RELATION}) WHERE b.target_key = key WITH key, own, collect(b) AS others "
     "WITH key, own + others AS found "
 )
 _AT: Final = "coalesce({0}.asserted, {0}.valid_at)"
@@ -55,8 +56,8 @@ def _ends(level: int) -> str:
     """Return the part of a query that sets the end of each relation ``r`` of a level."""
     if level:
         follow = (
-            f"OPTIONAL MATCH (a:{RELATION} {{key: r.follows}}) WITH r, collect(a) AS own "
-            f"OPTIONAL MATCH (b:{RELATION} {{target_key: r.follows}}) WITH r, own, collect(b) AS others "
+            f"OPTIONAL MATCH (a:{RELATION}) WHERE a.key = r.follows WITH r, collect(a) AS own "
+            f"OPTIONAL MATCH (b:{RELATION}) WHERE b.target_key = r.follows WITH r, own, collect(b) AS others "
             "WITH r, own + others AS found "
             f"WITH r, [p IN found WHERE p.level < {level}] AS found "
             f"WITH r, found, {_HELD} AS held, "

@@ -166,13 +166,14 @@ _ERASING: Final[Mapping[str, str]] = {
     "SET a.value = g.value, a.stated = rank",
     "rebuild_relations": f"MATCH (q:{EPISODE})-[s:STATES]->(r:{RELATION}) WHERE r.user_id = $user_id "
     "WITH r, s, q ORDER BY q.rank WITH r, last(collect(s)) AS s, last(collect(q.rank)) AS rank, "
-    "min(q.reference_time) AS since "
+    f"min(q.reference_time) AS since, {', '.join(f'max(s.{name}) AS {name}' for name in relation_ends.BOUND)} "
     f"MATCH (a:{ENTITY} {{id: r.source_id}})-[x:RELATED_TO {{id: r.id}}]->(b:{ENTITY}) SET "
     + ", ".join(
         f"{each}.stated = rank, {each}.fact = s.fact, {each}.invalid_at = s.invalid_at, "
         f"{each}.valid_at = coalesce(r.valid_from, since)"
         for each in ("r", "x")
-    ),
+    )
+    + "".join(f", r.{name} = {name}" for name in relation_ends.BOUND),
     **relation_ends.ERASE,
 }
 _TIMED: Final = frozenset({"mark_episodes_elsewhere", "mark_episodes", "erase_episodes"})

@@ -23,7 +23,7 @@ type _Params = dict[str, Any]
 
 _LOOKED_AHEAD: Final = 50
 """Later relations of a source and type that are compared with each one."""
-_BOUND: Final = ("key", "target_key", "follows", "level", "single", "marks", "asserted")
+BOUND: Final = ("key", "target_key", "follows", "level", "single", "marks", "asserted")
 """What a relation and each episode that states it keep of the rules of its type."""
 _STATED: Final = "CASE WHEN {0}.ended_at IS NULL THEN {0}.invalid_at ELSE {0}.stated_until END"
 """The end that the episodes of a relation state."""
@@ -95,12 +95,12 @@ def _bound(names: Mapping[str, str]) -> str:
 BIND: Final[Mapping[str, str]] = {
     "bind_relations": f"MATCH (p:{EPISODE} {{id: $episode, structured_by: $key}}) UNWIND $bound AS bound "
     f"MATCH (p)-[s:STATES]->(r:{RELATION} {{id: bound.id}}) SET "
-    + ", ".join(f"s.{name} = bound.{name}" for name in _BOUND)
+    + ", ".join(f"s.{name} = bound.{name}" for name in BOUND)
     + ", "
     + _bound({
         name: f"CASE WHEN bound.{name} IS NULL THEN r.{name} WHEN coalesce(r.{name}, bound.{name}) <= bound.{name} "
         f"THEN bound.{name} ELSE r.{name} END"
-        for name in _BOUND
+        for name in BOUND
     }),
 }  # fmt: skip
 END: Final[Mapping[str, str]] = {
@@ -114,10 +114,7 @@ END: Final[Mapping[str, str]] = {
 """In this order."""
 _OF_USER: Final = "r.user_id = $user_id AND r.scopes IS NOT NULL"
 ERASE: Final[Mapping[str, str]] = {
-    "rebind_relations": f"MATCH (q:{EPISODE})-[s:STATES]->(r:{RELATION}) WHERE {_OF_USER} AND r.level IS NOT NULL "
-    f"WITH r, {', '.join(f'max(s.{name}) AS {name}' for name in _BOUND)} SET "
-    + _bound({name: name for name in _BOUND})
-    + ", "
+    "rebind_relations": f"MATCH (r:{RELATION}) WHERE {_OF_USER} AND r.level IS NOT NULL SET "
     + _bound(dict.fromkeys(
         ("next_source", "next_target", "ended_at", "ended_by", "ended_why", "stated_until", "doubted_at",
          "doubted_by"), "null",
@@ -127,7 +124,9 @@ ERASE: Final[Mapping[str, str]] = {
     "succeed_rebound": f"MATCH (r:{RELATION}) WHERE {_OF_USER} AND r.single = 1 "
     "UNWIND [r.key, r.target_key] AS key WITH DISTINCT key WHERE key IS NOT NULL " + _SUCCEED,
     **{
-        f"end_rebound_{level}": f"MATCH (r:{RELATION}) WHERE {_OF_USER} AND r.level = {level} " + _ends(level)
+        f"end_rebound_{level}": f"MATCH (r:{RELATION}) WHERE {_OF_USER} AND r.level = {level} "
+        # All first: ends of relationships that are written from others would be looked up in log order.
+        "WITH collect(r) AS found UNWIND found AS r " + _ends(level)
         for level in range(LEVELS + 1)
     },
 }  # fmt: skip

@@ -78,20 +78,20 @@ class Worked:
         self, url: str, store: GraphStore, bus: Bus, job_bus: Bus, transport: Transport, models: ModelServer
     ) -> None:
         self.url, self.store, self.bus, self.models = url, store, bus, models
-        self._job_bus, self._transport = job_bus, transport
+        self._job_bus, self.transport = job_bus, transport
 
     async def write(self, *written: Event) -> None:
         job = VerdictsJob(self.store, redis_bus(self.url, new=spread(PARTITIONS)), OpenAIJudge(self.models.url, "m"))
-        worker = JobWorker(self._job_bus, self._transport, job, name="j", lease_s=1)
+        worker = JobWorker(self._job_bus, self.transport, job, name="j", lease_s=1)
         async with working(mutations(self.bus, self.store), worker):
-            await put(self._transport, written)
+            await put(self.transport, written)
             await applied(self.bus, self._job_bus)
         await job.aclose()
 
     async def apply(self, *written: Event) -> None:
         """Without the job."""
         async with working(mutations(self.bus, self.store)):
-            await put(self._transport, written)
+            await put(self.transport, written)
             await applied(self.bus)
 
     async def holding(self) -> list[str]:
@@ -226,6 +226,6 @@ async def test_statements_that_a_model_cannot_compare_become_a_letter_that_is_re
     assert (letter.reason, letter.event_id) == ("extraction_failed", "e2")
     assert "2 tries" in letter.message
     model_server.answer = answering(lying)
-    await worked._transport.append([Outgoing(key=f"{APP}/chat of u1", fields=retry_entry(letter))])
+    await worked.transport.append([Outgoing(key=f"{APP}/chat of u1", fields=retry_entry(letter))])
     await worked.write()
     assert await worked.holding() == [FIRST_DAY]

@@ -46,6 +46,7 @@ from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
 from graphweft_workers.features.episodes import relation_ends
+from graphweft_workers.features.episodes.ontologies.edge_rules import TypeEnds
 from graphweft_workers.features.episodes.ontologies.ontology import Ontology
 from graphweft_workers.features.episodes.ontologies.registry import Ontologies, resolve_ontology
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
@@ -449,7 +450,7 @@ def _ends(
     relations: list[_Params], of_episode: _Params, reference_time: str, rules: _Rules
 ) -> Iterator[tuple[str, _Params]]:
     """Yield the mutations by which relations end others."""
-    of_types = {} if rules.ontology is None else rules.ontology.ends
+    of_types: Mapping[str, TypeEnds] = {} if rules.ontology is None else rules.ontology.ends
     bound = [
         relation_ends.bound_of(
             each, of_type, each["valid_from"] or (reference_time if each["invalid_at"] is None else None)

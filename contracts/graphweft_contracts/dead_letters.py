@@ -39,7 +39,7 @@ DeadLetterReason = Literal[
 - ``set_aside``: an operator told the worker to pass over the event.
 - ``quarantined``: the mutation was switched off for a while after repeated failures.
 - ``trimmed``: the events left the bus before they were read.
-- ``extraction_failed``: no model could read the episode.
+- ``extraction_failed``: no model could read the episode, or compare the statements.
 - ``unsigned``: the event has no signature, and its app has keys.
 - ``bad_signature``: the signature is not one that a key of the app, valid at that time, makes of this event.
 - ``over_quota``: the app's graph would have more names of properties than it may have, or takes more memory.

@@ -355,6 +355,45 @@ class MemoryErase(_Payload):
     )
 
 
+Verdict = Literal["same", "ends", "contradicts"]
+"""What a model may say of two statements that have to do with each other."""
+
+
+class StatementJudged(_Payload):
+    """``statement.judged``: a model has compared two statements of a user. Said in the chat of the later one.
+
+    It has an effect only while both are as the model saw them, and ``ends`` only where the later one may end the
+    earlier by what both are about. The first verdict of a pair counts.
+    """
+
+    new: _Id = Field(description="The id of the later statement.")
+    old: _Id = Field(description="The id of the earlier statement.")
+    verdict: Verdict
+    at: Moment = Field(description="When the later one was said.")
+    by: Name = Field(description="Which model.")
+    reason: Annotated[str, Field(max_length=512)] = Field(default="", description="Why, as the model says.")
+    saw: Annotated[dict[_Id, _Id], Field(min_length=2, max_length=2)] = Field(
+        description="The digest of each of the two statements, by its id, as the model saw it."
+    )
+    attempt: Annotated[int, Field(ge=1, le=9)] = Field(
+        default=1, description="How often the pair was judged: again if a statement had changed meanwhile."
+    )
+
+    @model_validator(mode="after")
+    def _of_both(self) -> Self:
+        if self.saw.keys() != {self.new, self.old}:
+            msg = "saw has the digests of the two statements: of new and of old"
+            raise ValueError(msg)
+        return self
+
+
+class StatementUnjudged(_Payload):
+    """``statement.unjudged``: a verdict is taken back. Said in the chat of the later statement."""
+
+    new: _Id = Field(description="The id of the later statement.")
+    old: _Id = Field(description="The id of the earlier statement.")
+
+
 MEMORY: Final[Mapping[str, type[Payload]]] = {
     "memory.add": MemoryAdd,
     "memory.embedded": MemoryEmbedded,
@@ -362,6 +401,8 @@ MEMORY: Final[Mapping[str, type[Payload]]] = {
     "memory.update": MemoryUpdate,
     "memory.forget": MemoryForget,
     "memory.erase": MemoryErase,
+    "statement.judged": StatementJudged,
+    "statement.unjudged": StatementUnjudged,
 }
 """The payload models of the event types that change memory."""
 register_payloads(MEMORY)

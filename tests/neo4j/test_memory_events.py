@@ -101,7 +101,9 @@ async def write(url: str, store: GraphStore, events: Sequence[Event], rules: Rul
         await bus.aclose()
 
 
-async def logged(url: str, store: GraphStore, events: Sequence[Event], clock: datetime | None = WRONG) -> None:
+async def logged(
+    url: str, store: GraphStore, events: Sequence[Event], clock: datetime | None = WRONG, rules: RuleSet = NO_RULES
+) -> None:
     """Apply events that the log takes at their own times: whoever adds an entry may choose its id on Redis.
 
     ``clock`` is what the events themselves say then.
@@ -113,7 +115,7 @@ async def logged(url: str, store: GraphStore, events: Sequence[Event], clock: da
             stream = channels.events_stream(layout.partition_of(each.key))
             fields = {**wire.encode(each.model_copy(update={"time": clock or each.time}))}
             await client.xadd(stream, fields, id=f"{int(each.time.timestamp() * 1000)}-*")
-        assert await worked(bus, store) == []
+        assert await worked(bus, store, rules) == []
     finally:
         await bus.aclose()
         await client.aclose()

@@ -21,7 +21,8 @@ OWN = 64
 PAGE = Path(__file__).parents[2] / "docs/security.md"
 HEADINGS = {None: "### On Redis", OWN: "### A partition of its own"}
 GROUPS = (
-    channels.MUTATION_GROUP, channels.MEMORY_GROUP, channels.CONSOLIDATION_GROUP, channels.EPISODES_GROUP,
+    channels.MUTATION_GROUP, channels.MEMORY_GROUP, channels.CONSOLIDATION_GROUP, channels.VERDICTS_GROUP,
+    channels.EPISODES_GROUP,
     channels.ARCHIVE_GROUP,
 )  # fmt: skip
 NAMES = sorted(

@@ -215,6 +215,17 @@ export interface MemoryErase {
   [field: string]: unknown;
 }
 
+/** `statement.unjudged`: a verdict is taken back. Said in the chat of the later statement. */
+export interface StatementUnjudged {
+  /** Context variables: `$context.*` in rules. */
+  context?: Record<string, unknown> | undefined;
+  /** The id of the later statement. */
+  new: string;
+  /** The id of the earlier statement. */
+  old: string;
+  [field: string]: unknown;
+}
+
 /** `episode.add`: an episode is to be remembered, within a scope. */
 export interface EpisodeAdd {
   /** Context variables: `$context.*` in rules. */
@@ -252,6 +263,7 @@ export interface EventData {
   "memory.update": MemoryUpdate;
   "memory.forget": MemoryForget;
   "memory.erase": MemoryErase;
+  "statement.unjudged": StatementUnjudged;
   "episode.add": EpisodeAdd;
 }
 

@@ -85,7 +85,9 @@ def test_ids_times_and_terms_come_from_the_event() -> None:
 
 def test_an_update_names_its_version_and_leaves_out_what_stays() -> None:
     made = said("memory.update", {"memory_id": "m", "text": "two dogs", "author_name": "Ann"})
-    assert made.keys() == {"revive_updated", "forget_updated", "update"}
+    assert made.keys() == {
+        "revive_updated", "recount_updated", "revive_judged_updated", "forget_updated", "update",
+    }  # fmt: skip
     assert {name: value for name, value in made["update"].items() if not name.startswith("mark")} == {
         "memory_id": "m",
         "chat_id": "c",

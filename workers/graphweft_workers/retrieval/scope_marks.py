@@ -51,7 +51,9 @@ OF_EPISODES: Final[Mapping[str, str]] = {
     name: f"episodes {name}"
     for name in (
         "add", "add_unowned", "entities", "relations", "erase_episodes", "erase_entities", "erase_relations",
-        "clear_entities", "rebuild_entities", "rebuild_relations",
+        "clear_entities", "rebuild_entities", "rebuild_relations", "end_relations_0", "end_relations_1",
+        "end_relations_2", "end_relations_3", "end_relations_4", "end_rebound_0", "end_rebound_1", "end_rebound_2",
+        "end_rebound_3", "end_rebound_4",
     )
 }  # fmt: skip
 """Mutation of episodes -> the name of its mark."""

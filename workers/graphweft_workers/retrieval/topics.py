@@ -24,6 +24,8 @@ _TOPICS: Final = (
     ("birthday born age", "birthday born age old"),
 )
 """Words of a question, and the words of texts that tell about them."""
+_PREDICATES: Final = (("lives in",), ("works for",), ("is called",), ("has partner",), (), ("is born on", "is aged"))
+"""For each topic, the predicates of statements with one value at a time that are about it."""
 
 
 def _table() -> Mapping[str, frozenset[str]]:
@@ -35,6 +37,14 @@ def _table() -> Mapping[str, frozenset[str]]:
 
 
 _ALIKE: Final = _table()
+_TOLD: Final = tuple(
+    (frozenset(terms(told)), predicates) for (_, told), predicates in zip(_TOPICS, _PREDICATES, strict=True)
+)
+
+
+def predicates_of(told: frozenset[str]) -> list[str]:
+    """Return the predicates that a text with these terms may be about."""
+    return [each for words, predicates in _TOLD if not words.isdisjoint(told) for each in predicates]
 
 
 def alike(asked: Sequence[str]) -> dict[str, frozenset[str]]:

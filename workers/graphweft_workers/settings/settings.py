@@ -225,6 +225,19 @@ class Settings(ConsoleSettings):
     summariser_timeout_ms: int = Field(
         default=60_000, ge=1, le=MOST_TIMEOUT_MS, description="Limit of one request to the summariser."
     )
+    judge: str = Field(
+        default="none",
+        pattern=r"^(none|openai:.+)$",
+        description="The model that compares what a user states with what the user stated before: none, or "
+        "openai:<model>.",
+    )
+    judge_url: str | None = Field(
+        default=None, description="Base URL of the judge's endpoint, the part before /chat/completions."
+    )
+    judge_api_key: SecretStr | None = Field(default=None, description="Key of the judge's endpoint.")
+    judge_timeout_ms: int = Field(
+        default=60_000, ge=1, le=MOST_TIMEOUT_MS, description="Limit of one request to the judge."
+    )
     memory_keep_days: float = Field(
         default=0, ge=0, le=36_500, description="Days after which memories are forgotten; 0 keeps them."
     )
@@ -299,12 +312,12 @@ class Settings(ConsoleSettings):
     )
     log_format: Literal["console", "json"] = "console"
 
-    @field_validator("embedder_url", "summariser_url", "extractor_url", "metrics_otlp_url")
+    @field_validator("embedder_url", "summariser_url", "extractor_url", "judge_url", "metrics_otlp_url")
     @classmethod
     def _endpoint(cls, value: str | None) -> str | None:
         return None if value is None else http_url(value)
 
-    @field_validator("embedder_api_key", "summariser_api_key", "extractor_api_key")
+    @field_validator("embedder_api_key", "summariser_api_key", "extractor_api_key", "judge_api_key")
     @classmethod
     def _key(cls, value: SecretStr | None) -> SecretStr | None:
         return None if value is None else SecretStr(header_value(value.get_secret_value()))

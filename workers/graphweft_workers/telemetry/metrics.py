@@ -381,6 +381,12 @@ JOB_EVENTS: Final = CounterMetric(
     name="graphweft_job_events_total", labels=("group",),
     text="Events that a job of memory has appended to the bus.",
 )  # fmt: skip
+VERDICTS: Final = CounterMetric(
+    name="graphweft_verdicts_total", labels=("result",),
+    text="What a model said of two statements, by result: `same`, `ends` and `contradicts` had an effect, `unrelated` "
+    "has none, `refused` may not end what it names, `outdated` was about a statement that has changed, `gone` about "
+    "one that is forgotten, `failed` had no answer.",
+)  # fmt: skip
 MODEL_CALLS: Final = CounterMetric(
     name="graphweft_model_calls_total", labels=("kind", "result"),
     text="Requests to models over HTTP, by kind (`embedding` or `chat`) and result: `ok`, `refused` or `unavailable`.",
@@ -473,7 +479,7 @@ GROUPS: Final[Mapping[str, Sequence[Metric]]] = {
         CONTEXT_TAKEN_OVER, CACHE_REQUESTS, CACHE_BYTES,
     ),
     "Servers": (DB_DURATION, DB_TURN_WAIT, WITHOUT_TURN, BUS_DURATION, BUS_MEMORY, CONNECTION_UP),
-    "Jobs and models": (JOB_LAG, JOB_EVENTS, MODEL_CALLS, MODEL_DURATION, MODEL_TOKENS),
+    "Jobs and models": (JOB_LAG, JOB_EVENTS, VERDICTS, MODEL_CALLS, MODEL_DURATION, MODEL_TOKENS),
     "Archive and rules": (ARCHIVED, ARCHIVE_BEHIND, ARCHIVE_LOST, RULE_SETS, RULES_LOST),
     "Process": (
         LOOP_LAG, TURN_AGE, GC_PAUSE, CPU, MEMORY, OPEN_FILES, RUNNING, BUILD, PUSHES, LOOKS_FAILED,

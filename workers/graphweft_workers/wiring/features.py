@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # a command that reads a count need not wait for the rules to
 
 
 class MemoryFeature:
-    """Memories of users and threads: kept by mutations; embedded, condensed and forgotten by jobs."""
+    """Memories of users and threads: kept by mutations; embedded, condensed, compared and forgotten by jobs."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -36,7 +36,8 @@ class MemoryFeature:
         given = self._settings
         embeds = (channels.MEMORY_GROUP,) if given.embedder != "none" else ()
         condenses = given.memory_summarise_after or given.memory_keep_days or given.memory_keep_count
-        return (*embeds, *((channels.CONSOLIDATION_GROUP,) if condenses else ()))
+        judges = (channels.VERDICTS_GROUP,) if given.judge != "none" else ()
+        return (*embeds, *((channels.CONSOLIDATION_GROUP,) if condenses else ()), *judges)
 
     def make_jobs(self, graph: GraphStore, make_bus: Callable[[str], Bus]) -> Sequence[Job]:
         """See ``Feature.make_jobs``."""
@@ -54,6 +55,10 @@ class MemoryFeature:
             from graphweft_workers.wiring.consolidation import make_consolidation
 
             jobs.append(make_consolidation(self._settings, graph))
+        if channels.VERDICTS_GROUP in self.groups():
+            from graphweft_workers.wiring.verdicts import make_verdicts
+
+            jobs.append(make_verdicts(self._settings, graph))
         return jobs
 
 
@@ -120,8 +125,8 @@ def check(settings: Settings) -> None:
         raise InvalidSettings(
             "`run memory` has nothing to do. Set GRAPHWEFT_EMBEDDER to embed memories (hash:256 finds words, minilm "
             "and openai:MODEL find meaning), GRAPHWEFT_MEMORY_SUMMARISE_AFTER to condense them, "
-            "GRAPHWEFT_MEMORY_KEEP_DAYS or GRAPHWEFT_MEMORY_KEEP_COUNT to forget them, or GRAPHWEFT_EXTRACTOR to read "
-            "text episodes (graphiti:MODEL)"
+            "GRAPHWEFT_MEMORY_KEEP_DAYS or GRAPHWEFT_MEMORY_KEEP_COUNT to forget them, GRAPHWEFT_JUDGE to compare "
+            "statements (openai:MODEL), or GRAPHWEFT_EXTRACTOR to read text episodes (graphiti:MODEL)"
         )
 
 

@@ -19,6 +19,7 @@ _GROUPS: Final = (
     channels.MUTATION_GROUP,
     channels.MEMORY_GROUP,
     channels.CONSOLIDATION_GROUP,
+    channels.VERDICTS_GROUP,
     channels.EPISODES_GROUP,
     channels.ARCHIVE_GROUP,
 )

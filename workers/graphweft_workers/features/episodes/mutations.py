@@ -24,6 +24,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Final
 
@@ -44,6 +45,9 @@ from graphweft_rules.matching.clock import utc_text
 from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
+from graphweft_workers.features.episodes import relation_ends
+from graphweft_workers.features.episodes.ontologies.edge_rules import TypeEnds
+from graphweft_workers.features.episodes.ontologies.ontology import Ontology
 from graphweft_workers.features.episodes.ontologies.registry import Ontologies, resolve_ontology
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
 from graphweft_workers.retrieval.records import ENTITY, EPISODE, PROFILE, RELATION
@@ -123,10 +127,16 @@ _STRUCTURE: Final[Mapping[str, str]] = {
     f"x.name = relation.name, {', '.join(f'x.{name} = ${name}' for name in SCOPES)}, "
     + ", ".join(
         f"{each}.fact = {_LATEST.format(each, 'relation.fact', 'fact')}, "
-        f"{each}.invalid_at = {_LATEST.format(each, 'relation.invalid_at', 'invalid_at')}, "
+        # What ends by another one keeps its end beside what episodes state: see ``relation_ends``.
+        f"{each}.invalid_at = CASE WHEN {each}.ended_by IS NULL "
+        f"THEN {_LATEST.format(each, 'relation.invalid_at', 'invalid_at')} ELSE {each}.invalid_at END, "
+        f"{'r.stated_until = CASE WHEN r.ended_at IS NULL THEN null ELSE ' if each == 'r' else ''}"
+        f"{_LATEST.format('r', 'relation.invalid_at', 'stated_until') + ' END, ' if each == 'r' else ''}"
         f"{_HIGHER.format(each)}, {_SINCE.format(each)}"
         for each in ("r", "x")
     ),
+    **relation_ends.BIND,
+    **relation_ends.END,
 }
 _LASTING: Final = ("id", "type", "name_key", "terms", "length", *SCOPES, "scopes")
 """Properties of entities that do not depend on an episode."""
@@ -157,13 +167,15 @@ _ERASING: Final[Mapping[str, str]] = {
     "SET a.value = g.value, a.stated = rank",
     "rebuild_relations": f"MATCH (q:{EPISODE})-[s:STATES]->(r:{RELATION}) WHERE r.user_id = $user_id "
     "WITH r, s, q ORDER BY q.rank WITH r, last(collect(s)) AS s, last(collect(q.rank)) AS rank, "
-    "min(q.reference_time) AS since "
+    f"min(q.reference_time) AS since, {', '.join(f'max(s.{name}) AS {name}' for name in relation_ends.BOUND)} "
     f"MATCH (a:{ENTITY} {{id: r.source_id}})-[x:RELATED_TO {{id: r.id}}]->(b:{ENTITY}) SET "
     + ", ".join(
         f"{each}.stated = rank, {each}.fact = s.fact, {each}.invalid_at = s.invalid_at, "
         f"{each}.valid_at = coalesce(r.valid_from, since)"
         for each in ("r", "x")
-    ),
+    )
+    + "".join(f", r.{name} = {name}" for name in relation_ends.BOUND),
+    **relation_ends.ERASE,
 }
 _TIMED: Final = frozenset({"mark_episodes_elsewhere", "mark_episodes", "erase_episodes"})
 _TEXTS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -189,6 +201,7 @@ class EpisodeMutations:
         asked = {(label, name) for label in (EPISODE, ENTITY, RELATION) for name in ("id", "user_id", "agent_id")}
         asked |= {(ATTRIBUTE, "id"), (ATTRIBUTE, "user_id")}
         asked |= {(ENTITY, "name"), (ENTITY, "name_key"), (EPISODE, "thread_id")}
+        asked |= {(RELATION, "key"), (RELATION, "target_key")}
         self.keys = frozenset(asked).union(*(mutation.cypher.keys for mutation in self.mutations)) - _NO_KEYS
         self.indexes = terms_indexes(EPISODE, ENTITY, RELATION)
 
@@ -295,10 +308,13 @@ def _add(event: Event, ontologies: Ontologies) -> _Said:
         structure = ontology.check(structure)
     scope = payload.scope.given
     id = episode_id(event.source, event.id)
-    reference_time = utc_text(payload.reference_time or event.time)
+    reference = payload.reference_time or event.time
+    reference_time = utc_text(reference)
     owner = _owner(scope)
     key = None if structure is None else derived_id(event.source, event.id, "structure", event.chatid, owner)
     words = stored_terms(EventTerms(), text if structure is None else _spoken(structure))
+    if structure is not None and ontology is not None:
+        structure = ontology.whole(structure, reference)
     params: _Params = {
         **_common(scope),
         "id": id,
@@ -318,14 +334,19 @@ def _add(event: Event, ontologies: Ontologies) -> _Said:
     }
     said: list[tuple[str, _Params]] = [("add_unowned" if payload.user_id is None else "add", params)]
     if structure is not None:
-        said += _structure(structure, scope, id, key, reference_time)
+        rules = _Rules(ontology=ontology, ontologies=ontologies)
+        said += _structure(structure, scope, id, key, reference_time=reference_time, rules=rules)
     return said
 
 
 def _extracted(event: Event, ontologies: Ontologies) -> _Said:
-    del ontologies  # the job fitted the structure to its ontology
     payload = EpisodeExtracted.model_validate(event.data)
     scope = payload.scope.given
+    structure = payload.structure  # the job fitted it to its ontology
+    # Without the ontology, its episode is a dead letter.
+    ontology = ontologies.get(payload.schema_id) if payload.schema_id in ontologies.ids else None
+    if ontology is not None:
+        structure = ontology.whole(structure, payload.reference_time)
     reference_time = utc_text(payload.reference_time)
     # A worker that died may have emitted the same event with another answer of the model.
     content = json.dumps(payload.structure.model_dump(mode="json"), sort_keys=True)
@@ -338,7 +359,9 @@ def _extracted(event: Event, ontologies: Ontologies) -> _Said:
         "key": key,
         "model": payload.model,
     }
-    return [("extract", params), *_structure(payload.structure, scope, payload.episode_id, key, reference_time)]
+    rules = _Rules(ontology=ontology, ontologies=ontologies)
+    rest = _structure(structure, scope, payload.episode_id, key, reference_time=reference_time, rules=rules)
+    return [("extract", params), *rest]
 
 
 def _erase(event: Event, ontologies: Ontologies) -> _Said:
@@ -355,8 +378,17 @@ _SAY: Final[Mapping[str, Callable[[Event, Ontologies], _Said]]] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rules:
+    """By what the relations of an episode end others."""
+
+    ontology: Ontology | None
+    """Of the episode."""
+    ontologies: Ontologies
+
+
 def _structure(
-    said: Structure, scope: Mapping[str, str], episode: str, key: str | None, reference_time: str
+    said: Structure, scope: Mapping[str, str], episode: str, key: str | None, *, reference_time: str, rules: _Rules
 ) -> Iterator[tuple[str, _Params]]:
     """Yield the mutations for the structure of an episode; the last of equal statements counts."""
     wide = _wide(scope)
@@ -411,6 +443,24 @@ def _structure(
     if relations:
         times = {"reference_time": reference_time, "relations": list(relations.values())}
         yield "relations", {**common, **_common(wide), **times}
+        yield from _ends(list(relations.values()), {"episode": episode, "key": key}, reference_time, rules)
+
+
+def _ends(
+    relations: list[_Params], of_episode: _Params, reference_time: str, rules: _Rules
+) -> Iterator[tuple[str, _Params]]:
+    """Yield the mutations by which relations end others."""
+    of_types: Mapping[str, TypeEnds] = {} if rules.ontology is None else rules.ontology.ends
+    bound = [
+        relation_ends.bound_of(
+            each, of_type, each["valid_from"] or (reference_time if each["invalid_at"] is None else None)
+        )
+        for each in relations
+        if (of_type := of_types.get(each["name"])) is not None
+    ]
+    if bound:
+        yield "bind_relations", {**of_episode, "bound": bound}
+    yield from relation_ends.ends_after(relations, rules.ontologies.ends)
 
 
 def _common(scope: Mapping[str, str | None]) -> _Params:

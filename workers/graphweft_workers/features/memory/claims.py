@@ -141,6 +141,15 @@ class EventReader:
         return list(_stated(sentences, year)) if self._sentences >= 0 else []
 
 
+def is_doubtful(text: str, *, year: int = 0) -> bool:
+    """Tell whether a statement is quoted, past, to come, wished or doubted: it does not say what holds now."""
+    return (
+        _QUOTES.search(text) is not None
+        or any(int(each) != year for each in _YEAR.findall(text))
+        or ENGLISH.unsure.search(_spelt(text)) is not None
+    )
+
+
 def is_all_stated(text: str, found: Sequence[UserStatement]) -> bool:
     """Tell whether the statements are all that a message tells, so that nothing else of it is lost when they end."""
     if len(text) > LONGEST:

@@ -10,21 +10,21 @@ triggers it again, so stale data can delay a summary but never falsify it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, override
 
-from graphweft_contracts import Event, GraphUnavailable, QueryFailed, channels
+from graphweft_contracts import Event, QueryFailed, channels
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.memory import SCOPES, MemoryScope, MemorySummarized, derived_id
+from graphweft_workers.features.memory.applied import Applied
 from graphweft_workers.features.memory.retention import Retention
 from graphweft_workers.features.memory.summariser import MemoryText, Summariser
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.job import Job, JobEvent
-from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.retrieval.records import MEMORY_LABEL, NOT_PINNED
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import TIMING, MemoryTiming
@@ -53,10 +53,6 @@ _OLDEST: Final = (
 
 type _Thread = tuple[str, str, tuple[str | None, ...]]
 """App, chat and scope."""
-
-
-class MutationsBehind(GraphUnavailable):
-    """The mutation workers have not applied an event yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +103,7 @@ class ConsolidationJob(Job):
         self._retention = retention
         self._clock = clock
         self._timing = timing
+        self._applied = Applied(graph, bus, clock=clock, timing=timing)
         self._under_way: BoundedDict[_Thread, tuple[str, float]] = BoundedDict(_REMEMBERED)
         """Thread -> id of its pending event, and when it was emitted."""
         self.summaries: int = 0
@@ -124,7 +121,7 @@ class ConsolidationJob(Job):
             self._retention.note(last)
         if self._summariser is None:
             return
-        await self._reach(last)
+        await self._applied.reach(last)
         for each in seen:
             if each.event.type == _SUMMARIZED:
                 self._came_back(each.event)
@@ -148,24 +145,6 @@ class ConsolidationJob(Job):
         await self._bus.aclose()
 
     # What the graph holds
-
-    async def _reach(self, last: Mapping[str, str]) -> None:
-        """Return if each app's graph holds all events up to a position; else raise ``MutationsBehind``."""
-        for app_id, position in last.items():
-            number, _, offset = position.partition(":")
-            try:
-                marks = await self._graph.checkpoints(app_id, timeout_s=self._timing.query_s)
-            except QueryFailed:
-                continue  # the app has no graph, and its events are dead letters
-            mark = marks.get(int(number))
-            if mark is not None and not is_after(offset, mark.offset):
-                continue
-            # An event without effect moves no checkpoint, but it is committed.
-            committed = await self._bus.partitions.committed(int(number))
-            if is_after(offset, committed.offset):
-                message = f"the mutation workers have not applied {position} yet"
-                raise MutationsBehind(message, retry_after_s=self._timing.behind_s)
-        await self._clock.sleep(self._graph.settle_s)
 
     def _came_back(self, event: Event) -> None:
         scope = MemorySummarized.model_validate(event.data).scope

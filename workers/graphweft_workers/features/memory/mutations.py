@@ -23,6 +23,8 @@ from graphweft_contracts.memory import (
     MemoryMessage,
     MemorySummarized,
     MemoryUpdate,
+    StatementJudged,
+    StatementUnjudged,
     derived_id,
     memory_id,
     metadata_terms,
@@ -33,11 +35,21 @@ from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
-from graphweft_workers.features.memory.claims import EventReader, UserStatement, is_all_stated
+from graphweft_workers.features.memory.claims import EventReader, UserStatement, is_all_stated, is_doubtful
 from graphweft_workers.features.memory.predicates import key_of
 from graphweft_workers.retrieval.profile import PROFILE_KEY, profile_key
-from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, PREFERENCE, PROFILE, STATEMENT, SUMMARY, VERSION
+from graphweft_workers.retrieval.records import (
+    FACT,
+    JUDGED,
+    MEMORY_LABEL,
+    PREFERENCE,
+    PROFILE,
+    STATEMENT,
+    SUMMARY,
+    VERSION,
+)
 from graphweft_workers.retrieval.scope_marks import BY_SCOPE, EMBED, ERASING, mark_params, marking
+from graphweft_workers.retrieval.topics import predicates_of
 from graphweft_workers.text.terms import EventTerms, name_key, scope_term
 
 _FILE: Final = "graphweft:memory"
@@ -111,15 +123,44 @@ _ENDS: Final = (
     f"WITH claims[begin .. stop + {_LOOKED_AHEAD}] AS claims, stop - begin AS many "
     "UNWIND range(0, size(claims) - 1) AS number WITH claims, number, many WHERE number < many "
     f"WITH claims[number] AS one, claims[number + 1 .. number + {_LOOKED_AHEAD + 1}] AS others "
-    "WITH one, head([other IN others WHERE other.memory_id <> one.memory_id AND CASE "
+    "WITH one, [head([other IN others WHERE other.memory_id <> one.memory_id AND CASE "
     "WHEN one.holds AND other.holds THEN other.object_key <> one.object_key "
     "WHEN one.holds THEN other.object_key = one.object_key OR other.object_key = '' "
     "WHEN other.holds THEN one.object_key = other.object_key OR one.object_key = '' ELSE false END "
-    "| [other.timestamp, other.id]]) AS ended "
+    "| other.timestamp + ' ' + other.id]), one.judged] AS enders "
+    "WITH one, reduce(lowest = '~', each IN enders | CASE WHEN each < lowest THEN each ELSE lowest END) AS first "
+    "WITH one, split(CASE WHEN first = '~' THEN null ELSE first END, ' ') AS ended "
     "WHERE coalesce(one.superseded_by, '') <> coalesce(ended[1], '') OR coalesce(one.until, '') <> "
     "coalesce(ended[0], '') SET one.until = ended[0], one.superseded_by = ended[1]"
 )
 _RANKS: Final = "WITH s.key AS key, min(s.rank) AS first, max(s.rank) AS last WHERE key IS NOT NULL"
+_MOST_ENDED: Final = 3
+"""Statements that verdicts about one statement may end."""
+_SAME_AUTHOR: Final = (
+    "(n.user_id IS NOT NULL OR coalesce(n.thread_id, '') = coalesce(o.thread_id, '')) AND "
+    + " AND ".join(f"coalesce(n.{name}, '') = coalesce(o.{name}, '')" for name in (*SCOPES[:-1], "author_name"))
+)
+"""That two statements are by one user."""
+_OF_PAIR: Final = f"MATCH (n:{STATEMENT} {{id: $new}}) MATCH (o:{STATEMENT} {{id: $old}}) WHERE n.chat_id = $chat_id "
+_AS_SEEN: Final = (
+    f"{_OF_PAIR}AND n.digest = $saw_new AND o.digest = $saw_old AND n.timestamp = $at AND o.rank < n.rank "
+    f"AND o.memory_id <> n.memory_id AND {_SAME_AUTHOR} "
+)
+_KEEP_VERDICT: Final = (
+    f"MERGE (n)-[j:{JUDGED}]->(o) ON CREATE SET j.verdict = $verdict, j.by = $by, j.reason = $reason, "
+    "j.event_id = $event_id"
+)
+# Rules compare claims, so a verdict is for what says the same in words that no rule knows.
+_MAY_END: Final = (
+    "n.predicate IS NULL AND o.predicate IN n.topics AND o.subject = 'user' AND o.key IS NOT NULL AND o.holds"
+)
+_JUDGED_BY: Final = (
+    f"OPTIONAL MATCH (m:{STATEMENT})-[j:{JUDGED}]->(o) WHERE j.verdict = 'ends' AND NOT m.memory_id IN $gone "
+    "WITH o, min(m.timestamp + ' ' + m.id) AS judged SET o.judged = judged"
+)
+_OF_ENDED: Final = "WITH o.key AS key, min(o.rank) AS first, max(o.rank) AS last WHERE key IS NOT NULL "
+_ENDED_OF: Final = f"MATCH (s)-[k:{JUDGED}]->(o:{STATEMENT}) WHERE k.verdict = 'ends' WITH DISTINCT o "
+"""What verdicts about statements ``s`` have ended."""
 _MOST_OF_KEY: Final = 10
 """Claims of one key and event that may end others: the last ones."""
 _STATEMENTS_OF: Final = (
@@ -163,7 +204,7 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "s.subject = statement.subject, s.predicate = statement.predicate, s.object = statement.object, "
         "s.object_key = statement.object_key, s.holds = statement.holds, s.key = statement.key, "
         f"s.{PROFILE_KEY} = CASE WHEN statement.key IS NULL THEN null ELSE $profile END, "
-        "s.role = 'user', s.is_whole = statement.is_whole, "
+        "s.role = 'user', s.is_whole = statement.is_whole, s.digest = statement.digest, s.topics = statement.topics, "
         "s.known_terms = statement.terms, s.length = statement.length, "
         f"s.known_scopes = $scopes, {_scope('s')}, s.chat_id = $chat_id, s.event_id = $event_id, "
         "s.recorded = $recorded, s.partition = $partition",
@@ -236,6 +277,8 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "memory.forget",
         f"{_STATEMENTS_OF}{_RANKS} {_ENDS}",
     ),
+    "recount_forgotten": ("memory.forget", f"{_STATEMENTS_OF}{_ENDED_OF}{_JUDGED_BY}"),
+    "revive_judged": ("memory.forget", f"{_STATEMENTS_OF}{_ENDED_OF}{_OF_ENDED}{_ENDS}"),
     "forget_statements": ("memory.forget", f"{_STATEMENTS_OF}DETACH DELETE s"),
     "forget_versions": (
         "memory.forget",
@@ -247,6 +290,8 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "memory.update",
         f"{_STATEMENTS_OF_UPDATED}{_RANKS} {_ENDS}",
     ),
+    "recount_updated": ("memory.update", f"{_STATEMENTS_OF_UPDATED}{_ENDED_OF}{_JUDGED_BY}"),
+    "revive_judged_updated": ("memory.update", f"{_STATEMENTS_OF_UPDATED}{_ENDED_OF}{_OF_ENDED}{_ENDS}"),
     "forget_updated": ("memory.update", f"{_STATEMENTS_OF_UPDATED}DETACH DELETE s"),
     "update": ("memory.update", _UPDATE),
     "label": ("memory.update", _LABEL),
@@ -265,6 +310,10 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         # Nodes without ``known_scopes`` belong to rules, which may have statements of a bank.
         f"MATCH (s:{STATEMENT} {{user_id: $user_id}}) WHERE s.known_scopes IS NOT NULL AND {IS_ERASED.format('s')} "
         "DETACH DELETE s",
+    ),
+    "recount_erased": (
+        "memory.erase",
+        f"MATCH (o:{STATEMENT}) WHERE o.user_id = $user_id AND o.judged IS NOT NULL {_JUDGED_BY}",
     ),
     "erase_ends": (
         "memory.erase",
@@ -296,6 +345,21 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "memory.erase",
         f"MATCH (kept:{FACT} {{user_id: $user_id}}) WITH DISTINCT kept.key AS key {_VALIDITY}",
     ),
+    "judge": ("statement.judged", f"{_AS_SEEN}{_KEEP_VERDICT}"),
+    "judge_end": (
+        "statement.judged",
+        f"{_AS_SEEN}AND {_MAY_END} OPTIONAL MATCH (n)-[e:{JUDGED}]->(x:{STATEMENT}) WHERE e.verdict = 'ends' "
+        f"WITH n, o, count(e) AS many WHERE many < {_MOST_ENDED} {_KEEP_VERDICT}",
+    ),
+    "count_judged": ("statement.judged", f"{_OF_PAIR}WITH o {_JUDGED_BY}"),
+    "end_judged": ("statement.judged", f"{_OF_PAIR}{_OF_ENDED}{_ENDS}"),
+    "unjudge": (
+        "statement.unjudged",
+        f"MATCH (n:{STATEMENT} {{id: $new}})-[j:{JUDGED}]->(o:{STATEMENT} {{id: $old}}) WHERE n.chat_id = $chat_id "
+        "DELETE j",
+    ),
+    "count_unjudged": ("statement.unjudged", f"{_OF_PAIR}WITH o {_JUDGED_BY}"),
+    "end_unjudged": ("statement.unjudged", f"{_OF_PAIR}{_OF_ENDED}{_ENDS}"),
 }
 """Mutation -> (event type, Cypher)."""
 _MARKED: Final = frozenset({*BY_SCOPE, EMBED, *ERASING})
@@ -435,6 +499,8 @@ def _stated(event: Event, payload: MemoryAdd, message: _Params, found: Sequence[
                 "key": key_of((*owner, author), claim.subject, claim.predicate, object_key or "")
                 if claim is not None and claim.is_sure
                 else None,
+                "digest": _digest(each, message["timestamp"], author),
+                "topics": _topics(each, terms["terms"], message["timestamp"]),
                 "terms": terms["terms"],
                 "length": terms["length"],
             }
@@ -442,6 +508,20 @@ def _stated(event: Event, payload: MemoryAdd, message: _Params, found: Sequence[
     for key in {each["key"] for each in stated} - {None}:
         _keep_one_claim([each for each in stated if each["key"] == key])
     return stated
+
+
+def _digest(statement: UserStatement, timestamp: str, author: str) -> str:
+    """Return what tells a statement from another one that took its place."""
+    claim = statement.claim
+    said = (claim.subject, claim.predicate, claim.object, claim.holds) if claim is not None else ()
+    return derived_id("statement digest", statement.text, timestamp, author, *said)
+
+
+def _topics(statement: UserStatement, terms: str, timestamp: str) -> list[str] | None:
+    """Return the predicates of claims that a verdict on a statement without a claim may end; None: there are none."""
+    if statement.claim is not None or is_doubtful(statement.text, year=int(timestamp[:4])):
+        return None
+    return predicates_of(frozenset(terms.split())) or None
 
 
 def _keep_one_claim(claims: Sequence[_Params]) -> None:
@@ -555,7 +635,9 @@ def _update(event: Event, logged: LogTime) -> _Said:
     which = {"memory_id": payload.memory_id, "chat_id": event.chatid}
     said: list[tuple[str, _Params]] = []
     if payload.text is not None and payload.searched is not None:
-        said += [("revive_updated", which | {"gone": [payload.memory_id]}), ("forget_updated", which)]
+        without = which | {"gone": [payload.memory_id]}
+        said += [(id, without) for id in ("revive_updated", "recount_updated", "revive_judged_updated")]
+        said.append(("forget_updated", which))
         said.append((
             "update",
             which
@@ -591,7 +673,9 @@ def _forget(event: Event, logged: LogTime) -> _Said:
     gone = [("forget", params), ("forget_versions", params)]
     if payload.keep_statements:
         return [("keep_statements", params), *gone]
-    return [("revive_statements", params | {"gone": params["memory_ids"]}), ("forget_statements", params), *gone]
+    without = params | {"gone": params["memory_ids"]}
+    revived = ("revive_statements", "recount_forgotten", "revive_judged")
+    return [*((id, without) for id in revived), ("forget_statements", params), *gone]
 
 
 def _erase(event: Event, logged: LogTime) -> _Said:
@@ -602,7 +686,35 @@ def _erase(event: Event, logged: LogTime) -> _Said:
         "mark_elsewhere", "mark", "erase", "erase_versions", "erase_statements", "erase_sources", "erase_summaries",
     )  # fmt: skip
     others = ("erase_facts", "erase_preferences", "erase_preference_times", "erase_validity")
-    return [*((id, until) for id in timed), *((id, user) for id in others), ("erase_ends", user | {"gone": []})]
+    ended = ("recount_erased", "erase_ends")
+    return [
+        *((id, until) for id in timed), *((id, user) for id in others), *((id, user | {"gone": []}) for id in ended),
+    ]  # fmt: skip
+
+
+def _judged(event: Event, logged: LogTime) -> _Said:
+    del logged
+    payload = StatementJudged.model_validate(event.data)
+    pair = {"new": payload.new, "old": payload.old, "chat_id": event.chatid}
+    params = pair | {
+        "saw_new": payload.saw[payload.new],
+        "saw_old": payload.saw[payload.old],
+        "at": utc_text(payload.at),
+        "verdict": payload.verdict,
+        "by": payload.by,
+        "reason": payload.reason,
+        "event_id": event.id,
+    }
+    if payload.verdict != "ends":
+        return [("judge", params)]
+    return [("judge_end", params), ("count_judged", pair | {"gone": []}), ("end_judged", pair | {"gone": []})]
+
+
+def _unjudged(event: Event, logged: LogTime) -> _Said:
+    del logged
+    payload = StatementUnjudged.model_validate(event.data)
+    pair = {"new": payload.new, "old": payload.old, "chat_id": event.chatid}
+    return [("unjudge", pair), ("count_unjudged", pair | {"gone": []}), ("end_unjudged", pair | {"gone": []})]
 
 
 _SAY: Final[Mapping[str, Callable[[Event, LogTime], _Said]]] = {
@@ -612,6 +724,8 @@ _SAY: Final[Mapping[str, Callable[[Event, LogTime], _Said]]] = {
     "memory.update": _update,
     "memory.forget": _forget,
     "memory.erase": _erase,
+    "statement.judged": _judged,
+    "statement.unjudged": _unjudged,
 }
 
 

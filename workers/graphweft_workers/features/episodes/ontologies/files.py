@@ -11,6 +11,9 @@
       - source: [Person]
         target: [Entity]
         edges: [OWNS]
+    edge_rules:
+      - type: OWNS
+        single_valued: true
     excluded_entity_types: [Secret]
 """
 
@@ -30,7 +33,8 @@ from graphweft_rules.files.loader import FILE_NAME
 from graphweft_rules.files.model import Place
 from graphweft_rules.files.source import parse
 from graphweft_rules.files.tree import KeyTable, Node, Scalar
-from graphweft_workers.features.episodes.ontologies.form import BETWEEN, ONTOLOGY
+from graphweft_workers.features.episodes.ontologies.edge_rules import LEVELS, NO_RULE, EdgeRule, level_of
+from graphweft_workers.features.episodes.ontologies.form import BETWEEN, EDGE_RULE, ONTOLOGY
 from graphweft_workers.features.episodes.ontologies.ontology import Ontology, type_model
 from graphweft_workers.features.episodes.ontologies.registry import BUILT_IN, Ontologies
 
@@ -102,6 +106,7 @@ def read_ontology(data: bytes, path: Path) -> tuple[Ontology | None, tuple[Findi
     values = checks.table(root, ONTOLOGY)
     entities, edges = checks.types(values, "entity_types"), checks.types(values, "edge_types")
     between = checks.edge_type_map(values, entities, edges)
+    rules = checks.edge_rules(values, edges)
     excluded = checks.names(values, "excluded_entity_types", entities, ANY_TYPE)
     found = ordered(checks.findings)
     if errors(found):
@@ -112,6 +117,7 @@ def read_ontology(data: bytes, path: Path) -> tuple[Ontology | None, tuple[Findi
         edge_types={name: type_model(name, text) for name, text in edges.items()},
         edge_type_map=between,
         excluded_entity_types=excluded,
+        edge_rules=rules,
     )
     return ontology, found
 
@@ -226,6 +232,83 @@ class _Checks(FormReader):
                 message = f"no item of edge_type_map has {name!r}, so no relation can use it: add one, or drop the type"
                 self.warn("unused-type", message, entry.key)
         return found
+
+    def edge_rules(self, values: Values, edges: _Types) -> Mapping[str, EdgeRule]:
+        """Return type -> its rule."""
+        if "edge_rules" not in values.right:
+            return {}
+        self.unique(values.items("edge_rules"), "type", "edge_rules")
+        items: dict[str, Values] = {}
+        for item in values.items("edge_rules"):
+            given = self.table(item, EDGE_RULE)
+            for key in ("type", "inverse_of", "transition", "depends_on"):
+                if (name := given.text(key)) and name not in edges:
+                    near = did_you_mean(name, edges)
+                    message = f"{key} names the edge type {name!r}, which edge_types does not have{near}: add it there"
+                    self.error("unknown-type", message, given.place_of(key))
+            if given.text("type") in edges:
+                items.setdefault(given.text("type"), given)
+        rules = {
+            name: EdgeRule(
+                single_valued=bool(given.right.get("single_valued", False)),
+                symmetric=bool(given.right.get("symmetric", False)),
+                inverse_of=given.text("inverse_of") or None,
+                aliases=tuple(dict.fromkeys(alias for alias, _ in given.texts("aliases"))),
+                transition=given.text("transition") or None,
+                depends_on=given.text("depends_on") or None,
+                when_ended="mark" if given.text("when_ended") == "mark" else "end",
+            )
+            for name, given in items.items()
+        }
+        self._aliases(items, edges)
+        for name, rule in rules.items():
+            self._edge_rule(name, rule, rules, items[name])
+        return rules
+
+    def _aliases(self, items: Mapping[str, Values], edges: _Types) -> None:
+        seen: dict[str, str] = {}
+        for name, given in items.items():
+            for alias, place in given.texts("aliases"):
+                if not _TYPE.fullmatch(alias):
+                    self.error("bad-name", f"invalid type name {alias!r}: use {_IN_A_NAME}", place)
+                elif alias in edges:
+                    message = f"{alias!r} is a type of edge_types, so it is no alias: remove it here or there"
+                    self.error("duplicate-name", message, place)
+                elif seen.setdefault(alias, name) != name:
+                    message = f"{alias!r} is an alias of {seen[alias]!r} already: keep one of them"
+                    self.error("duplicate-name", message, place)
+
+    def _edge_rule(self, name: str, rule: EdgeRule, rules: Mapping[str, EdgeRule], given: Values) -> None:
+        """Report rules of types that cannot hold together."""
+        if rule.inverse_of is not None:
+            others = [key for key in given.entries if key not in {"type", "inverse_of", "aliases"}]
+            if others:
+                message = (
+                    f"{name!r} is stored as {rule.inverse_of!r}, whose item may have {others[0]!r}: write it there"
+                )
+                self.error("conflicting-keys", message, given.entries[others[0]].key)
+            if rules.get(rule.inverse_of, NO_RULE).inverse_of is not None or rule.inverse_of == name:
+                message = f"{rule.inverse_of!r} is an inverse itself: name the type that is stored"
+                self.error("conflicting-keys", message, given.place_of("inverse_of"))
+        if rule.symmetric and rule.depends_on is not None:
+            message = f"{name!r} is symmetric, so it has no source that supports it: remove one of both keys"
+            self.error("conflicting-keys", message, given.entries["depends_on"].key)
+        if rule.transition is not None:
+            into = rules.get(rule.transition, NO_RULE)
+            if rule.transition == name or into.transition is not None:
+                message = f"a relation of {rule.transition!r} begins another one itself: name a type that begins none"
+                self.error("conflicting-keys", message, given.place_of("transition"))
+        if rule.depends_on is not None:
+            if rules.get(rule.depends_on, NO_RULE).inverse_of is not None:
+                stored = rules[rule.depends_on].inverse_of
+                message = f"{rule.depends_on!r} is stored as {stored!r}, from the other end: no source has it"
+                self.error("conflicting-keys", message, given.place_of("depends_on"))
+            if level_of(name, rules) > LEVELS:
+                message = (
+                    f"{name!r} depends on itself, or on a chain of more than {LEVELS} types: depend on a type nearer "
+                    "to the beginning"
+                )
+                self.error("circular-types", message, given.place_of("depends_on"))
 
     def names(self, values: Values, key: str, known: _Types, *more: str) -> tuple[str, ...]:
         """Return the known names under a key, which holds one name or a list."""

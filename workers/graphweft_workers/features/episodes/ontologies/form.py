@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from graphweft_contracts.episodes import ANY_TYPE, TYPE_PATTERN
-from graphweft_rules.files.forms import Form, Key, ListKey, Pattern, TextKey
+from graphweft_rules.files.forms import FlagKey, Form, Key, ListKey, Pattern, TextKey
 
 _NAME: Final = Pattern(TYPE_PATTERN, "Not a type: use a letter, then letters, digits and '_', 64 at most.")
 _NAMED: Final = {"pattern": _NAME.regex, "patternErrorMessage": _NAME.fault}
@@ -16,6 +16,11 @@ def _types(meaning: str, *, required: bool = False, names: dict[str, Any], **mor
     described = {"description": "A sentence that describes the type.", "type": ["string", "null"]}
     editor = {"type": "object", "propertyNames": names, "additionalProperties": described, **more}
     return Key(meaning, required=required, editor=editor)
+
+
+def _type(meaning: str, *, required: bool = False) -> TextKey:
+    """Return a key with the name of a type of relations."""
+    return TextKey(meaning, pattern=_NAME, wanted="the name of a type in edge_types", required=required)
 
 
 def _names(meaning: str, example: str, *, required: bool = True) -> ListKey:
@@ -40,6 +45,27 @@ BETWEEN: Final = Form(
         "edges": _names("The types of the relations.", "[OWNS]"),
     },
 )
+EDGE_RULE: Final = Form(
+    name="an item of edge_rules",
+    meaning="What the relations of a type do to others.",
+    keys={
+        "type": _type("The type.", required=True),
+        "single_valued": FlagKey("Whether a source has one target at a time: a later one ends the earlier."),
+        "symmetric": FlagKey("Whether both directions say the same."),
+        "inverse_of": _type("The type that says the same from the other end, and is stored instead."),
+        "aliases": ListKey(
+            "Other names of the type in episodes.", text=TextKey("The name of a type.", pattern=_NAME), alone=True,
+            wanted="a name, or a list of them, [RESIDES_IN]", editor=_NAMED,
+        ),
+        "transition": _type("The type of the relation that begins with each one of this type, between the same ends."),
+        "depends_on": _type("The type without which a relation does not hold: those of the same source support it."),
+        "when_ended": TextKey(
+            "What happens to a relation when its supports end.", names=("end", "mark"), default="end"
+        ),
+    },
+    any_of=("single_valued", "symmetric", "inverse_of", "aliases", "transition", "depends_on"),
+    needs={"when_ended": "depends_on"},
+)  # fmt: skip
 ONTOLOGY: Final = Form(
     name="an ontology",
     meaning="The types of entities and relations that episodes may have. The name of the file is the id of the schema.",
@@ -56,6 +82,12 @@ ONTOLOGY: Final = Form(
             form=BETWEEN,
             may_be_empty=True,
             wanted="a list of source, target and edges, each item with a dash",
+        ),
+        "edge_rules": ListKey(
+            "What relations do to others: which end, and what else they say.",
+            form=EDGE_RULE,
+            may_be_empty=True,
+            wanted="a list of types with their rules, each item with a dash",
         ),
         "excluded_entity_types": _names(
             "Entities of these types are dropped, with their relations.", "[Person]", required=False

@@ -7,7 +7,8 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from inspect import cleandoc
 from typing import Any, Final
@@ -17,6 +18,7 @@ from pydantic import BaseModel, create_model
 from graphweft_contracts import InvalidEvent
 from graphweft_contracts.episodes import ANY_TYPE, EntityName, EpisodeEntity, EpisodeRelation, Structure
 from graphweft_contracts.wire import did_you_mean
+from graphweft_workers.features.episodes.ontologies.edge_rules import NO_RULE, EdgeRule, TypeEnds, ends_of
 from graphweft_workers.text.terms import name_key
 
 _WORD: Final = re.compile(r"[a-z0-9]+|[^\W_]")
@@ -41,7 +43,8 @@ class Ontology:
     """The types of entities and relations of a schema; docstrings describe them to a model.
 
     ``edge_type_map`` is (source type, target type) -> relation types, where ``Entity`` means any type. Every ontology
-    has the type ``Entity``. Entities of excluded types, and their relations, are dropped.
+    has the type ``Entity``. Entities of excluded types, and their relations, are dropped. ``edge_rules`` has the types
+    of relations that say more than their name.
     """
 
     schema_id: str
@@ -49,6 +52,7 @@ class Ontology:
     edge_types: Mapping[str, type[BaseModel]]
     edge_type_map: Mapping[tuple[str, str], tuple[str, ...]]
     excluded_entity_types: tuple[str, ...] = ()
+    edge_rules: Mapping[str, EdgeRule] = field(default_factory=dict[str, EdgeRule])
 
     @cached_property
     def digest(self) -> str:
@@ -60,12 +64,24 @@ class Ontology:
             sorted((*ends, *sorted(set(names))) for ends, names in self.edge_type_map.items()),
             sorted(set(self.excluded_entity_types)),
         ]
+        if self.edge_rules:
+            meaning.append(sorted((name, rule.written) for name, rule in self.edge_rules.items()))
         return hashlib.sha256(json.dumps(meaning, ensure_ascii=False).encode()).hexdigest()
 
     @property
     def allowed_entity_types(self) -> tuple[str, ...]:
         """The entity types of structured episodes, with the excluded types."""
         return (*self.entity_types, *(() if ANY_TYPE in self.entity_types else (ANY_TYPE,)))
+
+    @cached_property
+    def ends(self) -> Mapping[str, TypeEnds]:
+        """How relations of a type end by rules, for the types of which some do."""
+        return ends_of(self.edge_rules)
+
+    @cached_property
+    def _stored_types(self) -> Mapping[str, str]:
+        """Other names of types, and the types under which relations are stored."""
+        return {alias: name for name, rule in self.edge_rules.items() for alias in rule.aliases}
 
     def edge_types_between(self, source: str, target: str) -> tuple[str, ...]:
         """Return the relation types from one entity type to another, in the order of ``edge_types``."""
@@ -84,11 +100,13 @@ class Ontology:
             for end, named in (("source", relation.source), ("target", relation.target)):
                 if isinstance(named, EntityName):
                     self._check_entity(named.type, f"relations[{number}].{end}.type")
+        given = [relation.type for relation in said.relations]
+        said = self.stored(said)
         kept = self._without_excluded(said)
         for number, relation in enumerate(said.relations):
             where = f"relations[{number}].type"
             if relation.type not in self.edge_types:
-                raise OntologyError(self._unknown(where, relation.type, tuple(self.edge_types)))
+                raise OntologyError(self._unknown(where, given[number], tuple(self.edge_types)))
             if relation not in kept.relations:
                 continue  # one end has an excluded type
             ends = said.entity(relation.source).type, said.entity(relation.target).type
@@ -100,6 +118,38 @@ class Ontology:
                 )
                 raise OntologyError(msg)
         return kept
+
+    def stored(self, said: Structure) -> Structure:
+        """Return the structure of an episode with each relation as it is stored: once, under one name and direction."""
+        if not self.edge_rules:
+            return said
+        return said.model_copy(update={"relations": tuple(self._stored(each, said) for each in said.relations)})
+
+    def _stored(self, relation: EpisodeRelation, said: Structure) -> EpisodeRelation:
+        type, ends = self._stored_types.get(relation.type, relation.type), [relation.source, relation.target]
+        rule = self.edge_rules.get(type, NO_RULE)
+        if rule.inverse_of is not None:
+            type, rule = rule.inverse_of, self.edge_rules.get(rule.inverse_of, NO_RULE)
+            ends.reverse()
+        if rule.symmetric:
+            ends.sort(key=lambda end: (name_key(said.entity(end).name), said.entity(end).type))
+        return relation.model_copy(update={"type": type, "source": ends[0], "target": ends[1]})
+
+    def whole(self, said: Structure, reference_time: datetime) -> Structure:
+        """Return the structure as it is stored, with the relations that begin with others (``EdgeRule.transition``)."""
+        said = self.stored(said)
+        begun = [
+            relation.model_copy(
+                update={
+                    "type": into, "fact": "", "valid_from": relation.valid_from or reference_time, "valid_to": None
+                }
+            )
+            for relation in said.relations
+            if (into := self.edge_rules.get(relation.type, NO_RULE).transition) is not None
+        ]  # fmt: skip
+        if not begun:
+            return said
+        return self.stored(said.model_copy(update={"relations": (*said.relations, *begun)}))
 
     def hidden(self, named: Iterable[tuple[str, str]]) -> HiddenNames:
         """Return the names of excluded types among types and names that a model has given."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Final
 
 from graphweft_contracts.wire import did_you_mean
 from graphweft_workers.features.episodes.ontologies import agent_memory_v1
+from graphweft_workers.features.episodes.ontologies.edge_rules import EdgeEnds
 from graphweft_workers.features.episodes.ontologies.ontology import Ontology, OntologyError
 
 EPISODE_TAG: Final = "<graphiti_episode"
@@ -35,6 +37,11 @@ class Ontologies:
     def ids(self) -> tuple[str, ...]:
         """The schema ids, built-in ones first."""
         return tuple(self._by_id)
+
+    @cached_property
+    def ends(self) -> EdgeEnds:
+        """How relations end by the rules of all ontologies."""
+        return EdgeEnds(ontology.edge_rules for ontology in self._by_id.values())
 
     def extended(self, more: Iterable[Ontology]) -> Ontologies:
         """Return these and other ontologies. Raises ``ValueError`` if an id would change its meaning."""

@@ -1,0 +1,148 @@
+"""Which relations of episodes hold by the rules of their ontology, on both kinds of server, through the bus."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.neo4j.test_memory_events import APP, T0, event, logged, rows, store, write
+from tests.redis.test_memory_worker import working
+from tests.services.buses import applied
+from tests.services.layouts import spread
+from tests.services.planted_cascades import ONTOLOGY, Story, content_of, planted
+
+from graphweft_contracts import Event
+from graphweft_rules import RuleSet
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.bus import redis_bus
+from graphweft_workers.engine.plan.digest import read_digest
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.features.episodes.mutations import EpisodeMutations
+from graphweft_workers.features.episodes.ontologies import Ontologies
+from graphweft_workers.features.episodes.ontologies.files import read_ontology
+from graphweft_workers.features.memory.mutations import MemoryMutations
+from graphweft_workers.ports.graph_store import GraphStore
+
+pytestmark = pytest.mark.integration
+__all__ = ("store",)
+
+HOLDING = (
+    "MATCH (a:Entity)-[x:RELATED_TO]->(b:Entity) MATCH (r:Relation {id: x.id}) "
+    "WHERE x.invalid_at IS NULL RETURN r.user_id, a.name + ' ' + x.name + ' ' + b.name, r.invalid_at, r.doubted_at"
+)
+ENDS = (
+    "MATCH (r:Relation) RETURN r.fact, left(r.valid_at, 10), left(r.invalid_at, 10), r.ended_why "
+    "ORDER BY r.valid_at, r.name"
+)
+
+
+def life(text: str = ONTOLOGY) -> RuleSet:
+    ontology, findings = read_ontology(text.encode(), Path("life_v1.yaml"))
+    assert findings == ()
+    assert ontology is not None
+    return RuleSet({}, packs=(MemoryMutations(), EpisodeMutations(Ontologies([ontology]))))
+
+
+RULES = life()
+
+
+def moment(day: int) -> str:
+    return (T0 + timedelta(days=day)).isoformat()
+
+
+def day(number: int) -> str:
+    return moment(number)[:10]
+
+
+def episode(number: int, text: str, at: int, *, user: str = "u1", chat: str = "", **more: Any) -> Event:
+    data = {
+        "content": content_of(text, moment), "episode_type": "json", "schema_id": "life_v1", "user_id": user,
+        "reference_time": moment(at), **more,
+    }  # fmt: skip
+    return event("episode.add", number, data, chat=chat or f"chat of {user}")
+
+
+def told(stories: Sequence[Story], rng: random.Random | None = None) -> list[Event]:
+    """Return the episodes of stories: all first ones, then all second ones; or in any order, each in its own chat."""
+    events = [
+        episode(
+            100 * story.number + place, text, at, user=f"u{story.number}", chat=f"{rng and place} {story.number}"
+        )
+        for place in range(10) for story in stories for at, text in story.said[place : place + 1]
+    ]  # fmt: skip
+    if rng is not None:
+        rng.shuffle(events)
+    return events
+
+
+async def test_what_holds_by_planted_stories_whatever_their_order(url: str, store: GraphStore) -> None:
+    stories = planted()
+    assert sum(story.kind in {"cascade", "absence"} for story in stories) >= 100
+    await write(url, store, told(stories, random.Random(5)), RULES)
+    held: dict[str, set[str]] = {}
+    doubted: dict[str, set[str]] = {}
+    for user, text, invalid_at, doubted_at in await rows(store, HOLDING):
+        assert invalid_at is None
+        held.setdefault(user, set()).add(text)
+        if doubted_at is not None:
+            doubted.setdefault(user, set()).add(text)
+    wrong = [
+        (story, held.get(user, set()), doubted.get(user, set()))
+        for story in stories
+        for user in [f"u{story.number}"]
+        if held.get(user, set()) ^ story.holds or doubted.get(user, set()) ^ story.doubted
+    ]
+    assert wrong == []
+
+
+async def test_a_replay_in_small_batches_ends_the_same(url: str, store: GraphStore) -> None:
+    await write(url, store, told(planted(each=1), random.Random(7)), RULES)
+    bus = redis_bus(url, new=spread(2), group="graphweft-again")
+    again = FalkorDBStore(url, graph_template="again_{app_id}")
+    try:
+        async with working(MutationWorker(bus, again, RULES, name="again", batch_events=3)):
+            await applied(bus)
+        assert (await read_digest(again, APP)).sha256 == (await read_digest(store, APP)).sha256
+    finally:
+        await bus.aclose()
+        await again.aclose()
+
+
+FIRED = [
+    (5, "Ada WORKS_FOR Globex"),
+    (1, "Ada WORKS_FOR Acme"),
+    (2, "Ada SITS_IN room 3"),
+    (3, "Ada HAS_BADGE badge 7"),
+]
+
+
+async def test_an_erasure_brings_back_what_an_erased_episode_ended(url: str, store: GraphStore) -> None:
+    told = [episode(number, text, at) for number, (at, text) in enumerate(FIRED, 1)]
+    await logged(url, store, told, clock=None, rules=RULES)
+    assert await rows(store, ENDS) == [
+        ("Ada works for Acme", day(1), day(5), "single_valued"),
+        ("Ada sits in room 3", day(2), day(5), "depends_on"),
+        ("Ada has badge badge 7", day(3), day(5), "depends_on"),
+        ("Ada works for Globex", day(5), None, None),
+    ]
+    erase = event("memory.erase", 20, {"user_id": "u1", "before": (T0 + timedelta(seconds=1)).isoformat()}, chat="c9")
+    await logged(url, store, [erase], clock=None, rules=RULES)
+    assert await rows(store, ENDS) == [
+        ("Ada works for Acme", day(1), None, None),
+        ("Ada sits in room 3", day(2), None, None),
+        ("Ada has badge badge 7", day(3), None, None),
+    ]
+    ends = "MATCH ()-[x:RELATED_TO]->() WHERE x.invalid_at IS NOT NULL OR x.ended_why IS NOT NULL RETURN count(x)"
+    assert await rows(store, ends) == [(0,)]
+
+
+async def test_an_episode_without_the_ontology_ends_what_depends_on_a_relation(url: str, store: GraphStore) -> None:
+    told = [episode(number, text, at) for number, (at, text) in enumerate(FIRED[1:], 1)]
+    over = episode(9, "Ada WORKS_FOR Acme until 8", 9)
+    plain = over.model_copy(update={"data": {name: value for name, value in over.data.items() if name != "schema_id"}})
+    await write(url, store, [*told, plain], RULES)
+    assert [row[2] for row in await rows(store, ENDS)] == [day(8), day(8), day(8)]

@@ -1,0 +1,46 @@
+"""Lets a job read a graph that holds what the job has read of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from graphweft_contracts import GraphUnavailable, QueryFailed
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.support.timing import TIMING, MemoryTiming
+
+
+class MutationsBehind(GraphUnavailable):
+    """The mutation workers have not applied an event yet."""
+
+
+class Applied:
+    """What the mutation workers have applied. ``bus`` is open for their group, whose offsets it reads."""
+
+    def __init__(
+        self, graph: GraphStore, bus: Bus, *, clock: Clock = SYSTEM_CLOCK, timing: MemoryTiming = TIMING.memory
+    ) -> None:
+        self._graph = graph
+        self._bus = bus
+        self._clock = clock
+        self._timing = timing
+
+    async def reach(self, last: Mapping[str, str]) -> None:
+        """Return if each app's graph holds all events up to a position; else raise ``MutationsBehind``."""
+        for app_id, position in last.items():
+            number, _, offset = position.partition(":")
+            try:
+                marks = await self._graph.checkpoints(app_id, timeout_s=self._timing.query_s)
+            except QueryFailed:
+                continue  # the app has no graph, and its events are dead letters
+            mark = marks.get(int(number))
+            if mark is not None and not is_after(offset, mark.offset):
+                continue
+            # An event without effect moves no checkpoint, but it is committed.
+            committed = await self._bus.partitions.committed(int(number))
+            if is_after(offset, committed.offset):
+                message = f"the mutation workers have not applied {position} yet"
+                raise MutationsBehind(message, retry_after_s=self._timing.behind_s)
+        await self._clock.sleep(self._graph.settle_s)

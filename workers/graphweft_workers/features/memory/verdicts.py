@@ -1,0 +1,209 @@
+"""Has a model compare what a user states with what the user stated before: each verdict becomes an event.
+
+The model sees candidates: earlier statements of the same author that hold, and that are about the same or share a word.
+It may only choose a verdict for each. What a verdict may end is decided by the mutation of ``statement.judged``, not by
+the model. A verdict that is ``unrelated`` is counted, and is no event.
+
+When a verdict comes back in the log, the job compares what the graph holds with what the model saw: if a statement has
+changed, it asks again. Between chats, an app has an order only if its layout says so; without one, candidates are of
+the same chat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, override
+
+from graphweft_contracts import DeadLetter, Event, QueryFailed, channels
+from graphweft_contracts.memory import SCOPES, MemoryAdd, StatementJudged, derived_id, memory_id
+from graphweft_workers.engine.log.read import EXTRACT, letter_for
+from graphweft_workers.features.memory.applied import Applied
+from graphweft_workers.features.memory.judge import NotJudged, Said, StatementJudge
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.job import Job, JobEvent
+from graphweft_workers.retrieval.records import JUDGED, STATEMENT
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.timing import TIMING, MemoryTiming
+from graphweft_workers.telemetry.metrics import VERDICTS
+from graphweft_workers.text.terms import query_terms
+
+logger = get_logger("graphweft.memory")
+
+SOURCE: Final = "/graphweft/verdicts"
+"""The source of ``statement.judged`` events."""
+CANDIDATES: Final = 20
+"""Limit of the earlier statements that a model compares with one."""
+_LOOKED_AT: Final = 1_000
+"""Limit of the earlier statements of an author among which candidates are."""
+_MOST_ENDED: Final = 3
+_ATTEMPTS: Final = 3
+"""How often a pair is judged whose statements change meanwhile."""
+_ADD: Final = "memory.add"
+_JUDGED: Final = "statement.judged"
+
+_SHOWN: Final = "s.id, s.text, s.timestamp, s.digest"
+_NEW: Final = (
+    f"UNWIND $memory_ids AS memory_id MATCH (s:{STATEMENT} {{memory_id: memory_id}}) WHERE s.chat_id = $chat_id AND "
+    f"s.digest IS NOT NULL RETURN {_SHOWN} ORDER BY s.rank"
+)
+_ONE: Final = f"MATCH (s:{STATEMENT} {{id: $id}}) WHERE s.chat_id = $chat_id AND s.digest IS NOT NULL RETURN {_SHOWN}"
+_OWNER: Final = " AND ".join(
+    f"coalesce(s.{name}, '') = coalesce(n.{name}, '')" for name in (*SCOPES[:-1], "author_name")
+)
+
+
+def _candidates(by: str, one_chat: str) -> str:
+    return (
+        f"MATCH (n:{STATEMENT} {{id: $id}}) MATCH (s:{STATEMENT} {{{by}: n.{by}}}) "
+        "WHERE s.rank < n.rank AND s.memory_id <> n.memory_id AND s.until IS NULL AND s.digest IS NOT NULL "
+        f"AND {_OWNER}{one_chat} WITH n, s ORDER BY s.rank DESC LIMIT {_LOOKED_AT} "
+        "WITH s, CASE WHEN s.predicate = n.predicate OR s.predicate IN coalesce(n.topics, []) THEN 1 ELSE 0 END "
+        "AS alike, size([word IN $words WHERE word IN split(s.known_terms, ' ')]) AS shared "
+        f"WHERE alike + shared > 0 RETURN {_SHOWN} ORDER BY alike DESC, shared DESC, s.rank DESC LIMIT {CANDIDATES}"
+    )
+
+
+_SAW: Final = (
+    f"MATCH (n:{STATEMENT} {{id: $new}}) MATCH (o:{STATEMENT} {{id: $old}}) "
+    f"OPTIONAL MATCH (n)-[j:{JUDGED}]->(o) RETURN n.digest, o.digest, count(j)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """A statement of the graph."""
+
+    said: Said
+    digest: str
+
+
+class VerdictsJob(Job):
+    """Emits ``statement.judged`` events for new statements that have candidates.
+
+    Ids derive from the statements, so a repetition is a duplicate and the first answer counts. While the model is
+    unavailable, the job waits. An event whose statements the model cannot compare becomes a dead letter; a retry has
+    them compared again.
+    """
+
+    group = channels.VERDICTS_GROUP
+    types = frozenset({_ADD, _JUDGED})
+
+    def __init__(
+        self, graph: GraphStore, bus: Bus, judge: StatementJudge, *, timing: MemoryTiming = TIMING.memory
+    ) -> None:
+        """``bus`` is open for the mutation workers' group. Closes ``bus`` and ``judge`` with itself, not ``graph``."""
+        self._graph = graph
+        self._bus = bus
+        self._judge = judge
+        self._timing = timing
+        self._applied = Applied(graph, bus, timing=timing)
+
+    @override
+    async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | DeadLetter]]:
+        """See ``Job.handle``. Raises ``MutationsBehind`` and ``JudgeUnavailable``."""
+        await self._applied.reach({each.event.appid: each.position for each in seen})
+        for each in seen:
+            if each.retried is not None and (each.retried.rule, each.retried.mutation) != EXTRACT:
+                continue
+            try:
+                if each.event.type == _ADD:
+                    async for events in self._of_messages(each):
+                        yield events
+                elif again := await self._again(each.event):
+                    yield again
+            except QueryFailed as error:
+                VERDICTS.add(1, "failed")
+                logger.warning(
+                    "statements_not_judged", app_id=each.event.appid, event_id=each.event.id, code=error.code,
+                    message=str(error),
+                )  # fmt: skip
+            except NotJudged as error:
+                VERDICTS.add(1, "failed")
+                yield [self._letter(each, error)]
+
+    @override
+    async def aclose(self) -> None:
+        """See ``Job.aclose``."""
+        await self._judge.aclose()
+        await self._bus.aclose()
+
+    async def _of_messages(self, each: JobEvent) -> AsyncGenerator[Sequence[Event]]:
+        event = each.event
+        messages = MemoryAdd.model_validate(event.data).messages
+        ids = [memory_id(event.source, event.id, number) for number, one in enumerate(messages) if one.role == "user"]
+        if not ids:
+            return
+        again = () if each.retried is None else (each.retried.letter,)
+        for new in await self._read(event.appid, _NEW, {"memory_ids": ids, "chat_id": event.chatid}):
+            if events := await self._verdicts(event, new, attempt=1, also=again):
+                yield events
+
+    async def _again(self, event: Event) -> list[Event]:
+        """Return new verdicts if a statement of a verdict has changed since the model saw it."""
+        payload = StatementJudged.model_validate(event.data)
+        pair = {"new": payload.new, "old": payload.old}
+        table = await self._graph.read(event.appid, _SAW, pair, timeout_s=self._timing.query_s)
+        if not table.rows:
+            VERDICTS.add(1, "gone")  # forgotten, or erased
+            return []
+        [(new, old, count)] = table.rows
+        if payload.saw == {payload.new: new, payload.old: old}:
+            VERDICTS.add(1, payload.verdict if count else "refused")
+            return []
+        VERDICTS.add(1, "outdated")
+        if payload.attempt >= _ATTEMPTS:
+            return []
+        found = await self._read(event.appid, _ONE, {"id": payload.new, "chat_id": event.chatid})
+        return await self._verdicts(event, found[0], attempt=payload.attempt + 1, also=()) if found else []
+
+    async def _verdicts(self, event: Event, new: _Found, *, attempt: int, also: Sequence[str]) -> list[Event]:
+        layout = await self._bus.partitions.layout()
+        one_chat = "" if layout.order_of(event.appid) == "app" else " AND s.chat_id = n.chat_id"
+        by = next((name for name in ("user_id", "thread_id", "agent_id", "application_id") if event.data.get(name)), "")
+        query = _candidates(by or "chat_id", one_chat)
+        given = {"id": new.said.id, "words": query_terms(new.said.text)}
+        candidates = await self._read(event.appid, query, given)
+        if not candidates:
+            return []
+        judged = await self._judge.judge(new.said, [each.said for each in candidates])
+        digests = {each.said.id: each.digest for each in (new, *candidates)}
+        VERDICTS.add(sum(each.verdict == "unrelated" for each in judged), "unrelated")
+        related = [each for each in judged if each.verdict != "unrelated"]
+        ends = [each for each in related if each.verdict == "ends"]
+        if len(ends) > _MOST_ENDED:
+            VERDICTS.add(len(ends) - _MOST_ENDED, "refused")
+        kept = [*(each for each in related if each.verdict != "ends"), *ends[:_MOST_ENDED]]
+        return [
+            Event.create(
+                _JUDGED,
+                app_id=event.appid,
+                chat_id=event.chatid,
+                user_id=event.data.get("user_id"),
+                id=derived_id("verdict", new.said.id, each.old, *sorted(digests[id] for id in (new.said.id, each.old)),
+                              attempt, *also),
+                source=SOURCE,
+                time=event.time,
+                data={
+                    "new": new.said.id, "old": each.old, "verdict": each.verdict, "at": new.said.time,
+                    "by": self._judge.model, "reason": each.reason,
+                    "saw": {id: digests[id] for id in (new.said.id, each.old)}, "attempt": attempt,
+                },
+            )
+            for each in kept
+        ]  # fmt: skip
+
+    async def _read(self, app_id: str, query: str, params: Mapping[str, Any]) -> list[_Found]:
+        table = await self._graph.read(app_id, query, dict(params), timeout_s=self._timing.query_s)
+        return [_Found(said=Said(id=id, text=text, time=time), digest=digest) for id, text, time, digest in table.rows]
+
+    def _letter(self, each: JobEvent, error: NotJudged) -> DeadLetter:
+        assert each.entry is not None
+        rule, mutation = EXTRACT
+        logger.error("statements_not_judged", event_id=each.event.id, position=each.position, error=str(error))
+        return letter_for(
+            int(each.position.partition(":")[0]), each.entry, "extraction_failed",
+            f"the statements were not compared: {error}; fix that, then retry this dead letter",
+            event=each.event, rule=rule, mutation=mutation,
+        )  # fmt: skip

@@ -125,7 +125,7 @@ def refused(up: Up, *arguments: str) -> str:
         (("--from", "nowhere.json", "--app", "acme"), "nowhere.json cannot be read: No such file"),
         (("q.yaml", "--app", "acme", "--workflow", "Nobody"), "no rules answer the agent 'assistant' in the workflow"),
         (("m.yaml", "--app", "acme"), "m.yaml:2:56: error unknown-message: the message 'm9' is not in the memory of"),
-        (("q.yaml", "--app", "acmme"), "'acmme' has no graph, so it has no memory (did you mean 'acme'?): apps with one"),
+        (("q.yaml", "--app", "acmme"), "'acmme' has no graph, so it has no memory (did you mean 'acme'?): apps"),
         (("words.yaml", "--app", "globex"), "'globex' has no graph, so it has no memory: apps with one are acme"),
         (("collect", "--app", "nobody"), "'nobody' has no graph, so it has no memory: apps with one are acme"),
     ],

@@ -230,11 +230,10 @@ async def test_an_erasure_leaves_statements_that_rules_wrote(url: str, store: Gr
     assert await rows(store, "MATCH (s:Statement) RETURN s.id") == [("of a bank",)]
 
 
-
 async def test_of_many_claims_each_ends_by_the_first_that_says_otherwise(url: str, store: GraphStore) -> None:
     """More than are looked at together, in runs of equal ones, before and after each third is forgotten."""
     texts = ["I live in Oslo.", "I live in Rome.", "I live in Oslo.", "I live in Lyon."]
-    stated = [texts[number // 7 % 4] for number in range(220)]
+    stated = [texts[number // 7 % 4] for number in range(110)]
     events = [
         event("memory.add", at, {"user_id": "u1", "messages": [
             {"role": "user", "text": text, "time": (T0 + timedelta(days=number)).isoformat()}

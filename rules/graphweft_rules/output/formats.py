@@ -178,7 +178,7 @@ class RenderedRows:
         return found
 
     def said(self, count: int) -> list[str]:
-        """Return the texts that the first rows of ``memory`` show, as ``plain_line`` writes them; none of other formats."""
+        """Return the texts that the first rows of ``memory`` show, by ``plain_line``; none of other formats."""
         return [
             plain_line(row.text)
             for row in self._first(min(count, _MOST_COMPARED))

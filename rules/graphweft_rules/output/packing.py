@@ -134,7 +134,9 @@ class _Section:
     ``rows`` are all rows, or those of them that fit one by one.
     """
 
-    __slots__ = ("_among", "_chosen", "_found", "_lead", "bound", "error", "kept", "missing", "rows", "size", "tokens", "total")
+    __slots__ = (
+        "_among", "_chosen", "_found", "_lead", "bound", "error", "kept", "missing", "rows", "size", "tokens", "total",
+    )  # fmt: skip
 
     def __init__(self, found: AllRows, before: str, *, headings: bool, gate: Gate | None, today: date | None) -> None:
         self._found = found

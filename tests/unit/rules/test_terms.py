@@ -73,8 +73,10 @@ def test_a_word_is_found_as_people_of_its_language_write_it(stored: str, questio
 @pytest.mark.parametrize(
     ("question", "expected"),
     [
-        ("Wo wohnt die Oma?", ["wohnt", "oma"]), ("Où est mon chat ?", ["chat"]), ("¿Dónde está mi gato?", ["gato", "gat"]),
-        ("Где моя собака?", ["собака", "собак"]), ("איפה הכלב שלי?", ["הכלב", "כלב"]), ("मेरा पानी कहाँ है?", ["पानी", "पान"]),
+        ("Wo wohnt die Oma?", ["wohnt", "oma"]), ("Où est mon chat ?", ["chat"]),
+        ("¿Dónde está mi gato?", ["gato", "gat"]),
+        ("Где моя собака?", ["собака", "собак"]), ("איפה הכלב שלי?", ["הכלב", "כלב"]),
+        ("मेरा पानी कहाँ है?", ["पानी", "पान"]),
         ("Hvor bor jeg?", ["bor"]), ("Anh ở đâu?", ["anh", "ở", "o", "đâu", "đau", "dau"]),
     ],
 )  # fmt: skip

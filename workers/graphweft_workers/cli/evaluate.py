@@ -24,10 +24,10 @@ from graphweft_workers.evaluation.locomo import Conversation, memories_of, quest
 from graphweft_workers.evaluation.measures import METRICS, SHARES
 from graphweft_workers.evaluation.question_file import load_questions
 from graphweft_workers.evaluation.questions import Evidence, MemoryQuestion
-from graphweft_workers.features.memory.retention import Apps
 from graphweft_workers.reports.evaluation import EvaluationReport
 from graphweft_workers.reports.report import Notice, Part, PlainReport
 from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.apps import known_apps
 from graphweft_workers.wiring.connections import make_transport
 from graphweft_workers.wiring.running import check_bus, running_graph
 
@@ -149,8 +149,10 @@ def _questions(file: Path | None, locomo: Path | None) -> tuple[Sequence[MemoryQ
 async def _check_app(settings: Settings, app: str) -> None:
     """Raise ``InvalidSettings`` for an app without a graph: a misspelt one would answer nothing, and pass in CI."""
     async with running_graph(settings) as graph:
-        if not isinstance(graph, Apps) or app in (known := sorted(await graph.apps())):
-            return
+        found = await known_apps(graph)
+    if found is None or app in found:
+        return
+    known = sorted(found)
     shown = ", ".join(known[:_MOST_NAMED]) + (f" and {len(known) - _MOST_NAMED:,} others" * (len(known) > _MOST_NAMED))
     there = f"apps with one are {shown}" if known else "no app has one"
     raise InvalidSettings(

@@ -13,8 +13,8 @@ MOST_READ: Final = 1_000
 """Memories of an app that are looked at: it takes about 0.1 s."""
 _LONGEST: Final = 1_000
 _TEXTS: Final = (
-    f"MATCH (m:{MEMORY_LABEL}) WHERE m.terms IS NOT NULL AND m.unsearched IS NULL AND m.version IS NULL AND size(m.text) <= $longest "
-    "WITH m LIMIT $limit RETURN m.text, m.author_name, m.terms"
+    f"MATCH (m:{MEMORY_LABEL}) WHERE m.terms IS NOT NULL AND m.unsearched IS NULL AND m.version IS NULL "
+    "AND size(m.text) <= $longest WITH m LIMIT $limit RETURN m.text, m.author_name, m.terms"
 )
 
 

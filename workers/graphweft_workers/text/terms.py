@@ -4,9 +4,9 @@ Graph servers tokenize in different ways, so texts are stored, and questions ask
 letters, digits and the signs of letters only, so no query language reads it as an operator.
 
 Words are stemmed by Snowball (https://snowballstem.org): each as an English word, or as it is if it has other letters,
-and as a word of the language of its text (``languages``). So a question finds a word by any term that both have, and all
-that older versions stored. A word with accents, vowel points, digits of another script or letters that people leave out
-(``_LETTERS``) has terms with plain ones, too; so have the parts around an apostrophe ("l'homme") and a joiner.
+and as a word of the language of its text (``languages``). So a question finds a word by any term that both have, and
+all that older versions stored. A word with accents, vowel points, digits of another script or letters that people leave
+out (``_LETTERS``) has terms with plain ones, too; so have the parts around an apostrophe ("l'homme") and a joiner.
 
 Text of scripts without blanks between words (Chinese, Japanese, Korean, Thai, Lao, Burmese, Khmer) is cut into
 overlapping pairs of characters, and into single ones, which only a question of one character asks for. An emoji is a
@@ -86,9 +86,10 @@ _PIECE: Final = re.compile(r"\S{1,256}")
 _SNOWBALL: Any = Stemmer  # it has no types
 _SHORTEST_PART: Final = 2
 """Of a part of a word that has terms of its own, one character less."""
-_ELIDED: Final = frozenset(
-    "l d j m n t s c qu lorsqu puisqu jusqu quoiqu un all dell nell sull dall coll quest quell bell sant senz".split()
-)
+_ELIDED: Final = frozenset({
+    "l", "d", "j", "m", "n", "t", "s", "c", "qu", "lorsqu", "puisqu", "jusqu", "quoiqu", "un", "all", "dell", "nell",
+    "sull", "dall", "coll", "quest", "quell", "bell", "sant", "senz",
+})  # fmt: skip
 """What is before the apostrophe in French, Italian and Catalan."""
 _LETTERS: Final = str.maketrans({
     "\u0131": "i", "\u0111": "d", "\u00f8": "o", "\u0142": "l", "\u00e6": "ae", "\u0153": "oe", "\u00f0": "d",
@@ -368,7 +369,7 @@ def _stems(word: str, latin: str) -> Iterator[str]:
 
 @cache
 def _stemmer(name: str) -> Any:
-    """Return a stemmer without a cache of its own. It holds the interpreter's lock while it stems, so threads share it."""
+    """Return a stemmer without a cache. It holds the interpreter's lock while it stems, so threads may share it."""
     return _SNOWBALL.Stemmer(name, 0)
 
 

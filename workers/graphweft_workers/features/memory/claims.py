@@ -281,9 +281,7 @@ _NO_APOSTROPHE: Final = re.compile(
 _TAILS: Final = 3
 _LONGEST_TAIL: Final = 40
 _SIZE: Final = r"(?:small|little|tiny|big|large|huge|old|new|young|nice|cute|lovely|beautiful)"
-_QUALITY: Final = (
-    rf"(?:{_SIZE}|red|green|blue|yellow|black|white|brown|gr[ae]y|orange|pink|purple|silver)"
-)
+_QUALITY: Final = rf"(?:{_SIZE}|red|green|blue|yellow|black|white|brown|gr[ae]y|orange|pink|purple|silver)"
 _VAGUE: Final = re.compile(rf"^(?:{_SIZE} )+", re.IGNORECASE)
 _CALLED: Final = re.compile(r" (?:called|named) (?=[\w' -]+$)", re.IGNORECASE)
 _PET: Final = r"(?:dog|cat|hamster|rabbit|parrot|horse|bird|goldfish|puppy|kitten|turtle)"

@@ -91,14 +91,16 @@ _LOOKED_AHEAD: Final = 50
 _VALIDITY: Final = (
     f"MATCH (f:{FACT} {{key: key}}) WITH key, f ORDER BY f.valid_from, f.id WITH key, collect(f) AS facts "
     f"UNWIND range(0, size(facts) - 1, {_LOOKED_AHEAD}) AS at "
-    f"WITH CASE WHEN size(facts) - at < {_LOOKED_AHEAD} THEN size(facts) - at ELSE {_LOOKED_AHEAD} END AS many, "
-    f"facts[at .. at + {2 * _LOOKED_AHEAD + 2}] AS facts UNWIND range(0, many - 1) AS number "
+    f"WITH facts[at .. at + {2 * _LOOKED_AHEAD + 2}] AS facts UNWIND range(0, size(facts) - 1) AS number "
+    f"WITH facts, number WHERE number < {_LOOKED_AHEAD} "
     f"WITH facts[number] AS fact, facts[number + 1 .. number + {_LOOKED_AHEAD + 1}] AS others, "
     f"facts[number + 1] AS later, facts[number + {_LOOKED_AHEAD + 1}] AS beyond "
     "SET fact.valid_to = later.valid_from, fact.thread_valid_to = coalesce(head([other IN others WHERE "
     "other.object <> fact.object OR coalesce(other.thread_id, '') = coalesce(fact.thread_id, '') "
     "| other.valid_from]), beyond.valid_from)"
 )
+
+
 # A claim ends what it cannot hold with, in whatever order they arrive: another object of the same predicate, or the
 # same object that holds no longer. Statements of one message do not end each other.
 # Only claims within ``_LOOKED_AHEAD`` places of those of a change, which have the ranks ``first`` to ``last``, can end
@@ -112,12 +114,14 @@ def _ends(left: str) -> str:
         "WITH claims, size([each IN ranks WHERE each < first]) AS begin, "
         "size([each IN ranks WHERE each <= last]) AS stop "
         f"WITH claims, CASE WHEN begin < {_LOOKED_AHEAD} THEN 0 ELSE begin - {_LOOKED_AHEAD} END AS begin, stop "
-        f"UNWIND range(begin, stop - 1, {_LOOKED_AHEAD}) AS at "
-        f"WITH CASE WHEN stop - at < {_LOOKED_AHEAD} THEN stop - at ELSE {_LOOKED_AHEAD} END AS many, "
-        f"claims[at .. at + {2 * _LOOKED_AHEAD}] AS claims "
-        "WITH many, claims, "
+        f"UNWIND range(0, size(claims) - 1, {_LOOKED_AHEAD}) AS at "
+        f"WITH claims, begin, stop, at WHERE at < stop AND at + {_LOOKED_AHEAD} > begin "
+        f"WITH begin, stop, at, claims[at .. at + {2 * _LOOKED_AHEAD}] AS claims "
+        "WITH begin, stop, at, claims, "
         "[each IN claims | [each.memory_id, each.holds, each.object_key, each.timestamp, each.id]] AS said "
-        "UNWIND range(0, many - 1) AS number WITH claims[number] AS claim, said[number] AS one, "
+        "UNWIND range(0, size(claims) - 1) AS number WITH claims, said, number, at + number AS place, begin, stop "
+        f"WHERE number < {_LOOKED_AHEAD} AND place >= begin AND place < stop "
+        "WITH claims[number] AS claim, said[number] AS one, "
         f"said[number + 1 .. number + {_LOOKED_AHEAD + 1}] AS others "
         "WITH claim, head([other IN others WHERE other[0] <> one[0] AND CASE "
         "WHEN one[1] AND other[1] THEN other[2] <> one[2] "

@@ -269,7 +269,9 @@ class MemoryFilterSuite(SearchFixtures):
         self, kit: SearchKit, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await kit.apply(
-            added("p", "Answer in German"), *(added(f"e{n}", f"tea {n}") for n in range(3)), changed("u", "p", pinned=True)
+            added("p", "Answer in German"),
+            *(added(f"e{n}", f"tea {n}") for n in range(3)),
+            changed("u", "p", pinned=True),
         )
         asked: list[str] = []
         read = kit.store.read

@@ -58,21 +58,21 @@ nothingofthekind
 """
 QUESTIONS = (*_QUESTIONS.strip().split("\n"), LONG)
 LANGUAGES = {
-    "German": ("Ich habe zwei H\u00e4user in K\u00f6ln.", "Wo ist mein Haus?"),
-    "French": ("J\u2019habite dans l\u2019immeuble bleu.", "immeuble"),
-    "Turkish": ("Annem \u0130stanbul'da ya\u015f\u0131yor.", "istanbul"),
-    "Polish": ("Mieszkam w \u0141odzi.", "Lodz"),
-    "Vietnamese": ("T\u00f4i s\u1ed1ng \u1edf \u0110\u00e0 N\u1eb5ng.", "Da Nang"),
-    "Russian": ("\u042f \u0436\u0438\u0432\u0443 \u0432 \u041c\u043e\u0441\u043a\u0432\u0435.", "\u0413\u0434\u0435 \u041c\u043e\u0441\u043a\u0432\u0430?"),
-    "Arabic": ("\u0623\u062e\u062a\u064a \u062a\u0633\u0643\u0646 \u0628\u0627\u0644\u0642\u0627\u0647\u0631\u0629", "\u0623\u064a\u0646 \u0627\u0644\u0642\u064e\u0627\u0647\u0650\u0631\u064e\u0629\u061f"),
-    "Hebrew": ("\u05d0\u05d7\u05d5\u05ea\u05d9 \u05d2\u05e8\u05d4 \u05d1\u05d9\u05e8\u05d5\u05e9\u05dc\u05d9\u05dd", "\u05d9\u05e8\u05d5\u05e9\u05dc\u05d9\u05dd"),
-    "Hindi": ("\u092e\u0941\u091d\u0947 \u0920\u0902\u0921\u093e \u092a\u093e\u0928\u0940 \u092a\u0938\u0902\u0926 \u0939\u0948", "\u092a\u093e\u0928\u0940"),
-    "Thai": ("\u0e09\u0e31\u0e19\u0e1b\u0e27\u0e14\u0e2b\u0e31\u0e27\u0e17\u0e38\u0e01\u0e40\u0e0a\u0e49\u0e32", "\u0e1b\u0e27\u0e14\u0e2b\u0e31\u0e27"),
-    "Japanese": ("\u732b\u306e\u540d\u524d\u306f\u30bf\u30de\u3067\u3059", "\u732b"),
-    "Chinese": ("\u6211\u7684\u72d7\u53eb\u5c0f\u767d", "\u72d7"),
-    "Korean": ("\uc81c \uace0\uc591\uc774\ub294 \uadc0\uc5ec\uc6cc\uc694", "\uace0\uc591\uc774"),
-    "Persian": ("\u06a9\u062a\u0627\u0628\u200c\u0647\u0627\u06cc \u0645\u0646", "\u06a9\u062a\u0627\u0628"),
-    "emoji": ("I love \U0001f355", "\U0001f355"),
+    "German": ("Ich habe zwei Häuser in Köln.", "Wo ist mein Haus?"),
+    "French": ("J’habite dans l’immeuble bleu.", "immeuble"),
+    "Turkish": ("Annem İstanbul'da yaşıyor.", "istanbul"),
+    "Polish": ("Mieszkam w Łodzi.", "Lodz"),
+    "Vietnamese": ("Tôi sống ở Đà Nẵng.", "Da Nang"),
+    "Russian": ("Я живу в Москве.", "Где Москва?"),
+    "Arabic": ("أختي تسكن بالقاهرة", "أين القَاهِرَة؟"),
+    "Hebrew": ("אחותי גרה בירושלים", "ירושלים"),
+    "Hindi": ("मुझे ठंडा पानी पसंद है", "पानी"),
+    "Thai": ("ฉันปวดหัวทุกเช้า", "ปวดหัว"),
+    "Japanese": ("猫の名前はタマです", "猫"),
+    "Chinese": ("我的狗叫小白", "狗"),
+    "Korean": ("제 고양이는 귀여워요", "고양이"),
+    "Persian": ("کتاب\u200cهای من", "کتاب"),
+    "emoji": ("I love 🍕", "🍕"),
 }
 """Language -> what is remembered, and a question that finds it by words."""
 FAILURES = [

@@ -45,7 +45,6 @@ def found(said: tuple[tuple[str, str], ...], question: str) -> dict[str, float]:
             (("user", "My sister moved to Bergen."), ("assistant", "How nice."), ("user", "Sorry, I meant Stavanger.")),
             "Where did my sister move?", 2,
         ),
-        ((("assistant", "So your doctor is Dr. Lee"), ("user", "That's my dentist.")), "Who is Dr. Lee?", 1),
     ],
 )  # fmt: skip
 def test_an_answer_is_found_by_the_words_of_what_it_answers(
@@ -57,11 +56,8 @@ def test_an_answer_is_found_by_the_words_of_what_it_answers(
     assert not {"The train was late.", "Noted!", "How nice."} & {*hits}
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["No, it's May 5th", "Actually, Bergen", "It was in June.", "Yes", "Nein, am 5. Mai", "nope, blue", "That's it"],
-)
-def test_a_turn_that_corrects_or_confirms_continues(text: str) -> None:
+@pytest.mark.parametrize("text", ["No, it's May 5th", "Actually, Bergen", "Nein, am 5. Mai", "nope, blue"])
+def test_a_turn_that_corrects_continues(text: str) -> None:
     assert continues(text, "user")
     assert continues(text, "assistant")
 

@@ -1,4 +1,4 @@
-"""Turns whose subject is in a turn before: "No, it's May 5th.", "Yes, since 2019.", "Blue." Pure."""
+"""Turns whose subject is in a turn before: "No, it's May 5th.", "Sorry, I meant Bergen.", "Blue." Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 
 _LONGEST: Final = 120
 """Characters: a longer turn says what it is about."""
-_LONGEST_BARE: Final = 4
+_LONGEST_BARE: Final = 3
 """Words of a turn that says nothing but an answer."""
 _WORD: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
-_REPLY: Final = re.compile(
-    r"(?:no|nope|nah|not|yes|yeah|yep|yup|right|wrong|exactly|actually|sorry|wait|oops|correction|i meant?|make that|"
-    r"nein|doch|ja|genau|eigentlich|nee|non|oui|si|s\u00ed|en fait|no\u2019?|n\u00e3o|sim|\u043d\u0435\u0442|"
-    r"\u0434\u0430|hay\u0131r|evet|nie|tak)\b[\s,.:;!\u2014-]*"
+_CORRECTION: Final = re.compile(
+    r"(?:no|nope|nah|not|wrong|actually|sorry|wait|oops|correction|i meant?|make that|nein|doch|eigentlich|nee|non|"
+    r"en fait|n\u00e3o|\u043d\u0435\u0442|hay\u0131r|nie)\b[\s,.:;!\u2014-]*"
 )
+"""The beginning of a correction. An agreement ("yes") behind a question is an answer by the mark of the question."""
 _POINTING: Final = re.compile(
     r"(?:it|that|this|he|she|they|those|these|mine|hers|his)(?:['\u2019](?:s|re|ll|d)\b|\s+(?:is|was|are|were|has|had)\b|"
     r"\s*$)"
@@ -30,17 +30,17 @@ _SENTENCE: Final = re.compile(r"(?:i|we|you|the|a|an|my|our|your|his|her|their|t
 
 
 def continues(text: str, role: str) -> bool:
-    """Return whether a turn corrects, confirms or completes what was said before, and does not say what that is.
+    """Return whether a turn corrects or completes what was said before, and does not say what that is.
 
     A few words without a sign of that, such as "Blue.", count where the user says them: an assistant acknowledges.
     """
     low = " ".join(text.casefold().split())
     if not low or len(low) > _LONGEST or low.endswith(("?", "\uff1f", "\u061f")):
         return False
-    reply = _REPLY.match(low)
-    rest = low[reply.end() :] if reply else low
-    if _POINTING.match(rest) or (reply and not rest):
+    correction = _CORRECTION.match(low)
+    rest = low[correction.end() :] if correction else low
+    if correction and _POINTING.match(rest):
         return True
-    if _COURTESY.match(rest) or (not reply and (role == "assistant" or _SENTENCE.match(rest))):
+    if _COURTESY.match(rest) or (not correction and (role == "assistant" or _SENTENCE.match(rest))):
         return False
-    return 0 < len(_WORD.findall(rest)) <= _LONGEST_BARE
+    return 0 < len(_WORD.findall(rest)) <= _LONGEST_BARE + bool(correction)

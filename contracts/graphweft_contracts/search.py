@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -311,8 +311,8 @@ def finds_memory(scoped: bool, of: Searched, retrieval_query: str | None) -> boo
 def query_text(messages: Iterable[Any], history: int = 10) -> str:
     """Return the search text: the last ``history`` messages of user and assistant, joined by line ends.
 
-    A message is a map or an object with ``role`` and ``text`` (or ``content``). Messages of other roles, and those
-    without text, do not count. Raises ``ValueError`` if ``history`` is below 1.
+    A message is a map or an object with ``role`` and ``text`` (or ``content``, also of parts). Messages of other
+    roles, and those without text, do not count. Raises ``ValueError`` if ``history`` is below 1.
     """
     if history < 1:
         msg = "message_history_count must be at least 1"
@@ -325,10 +325,18 @@ def texts_of(messages: Iterable[Any]) -> list[str]:
     kept: list[str] = []
     for message in messages:
         role = getattr(_of(message, "role"), "value", _of(message, "role"))
-        text = _of(message, "text") or _of(message, "content")
+        text = _text_of(_of(message, "text") or _of(message, "content"))
         if role in _ASKED_ROLES and isinstance(text, str) and text.strip():
             kept.append(text)
     return kept
+
+
+def _text_of(content: Any) -> Any:
+    """Return the text of a content that is a list of parts, as chat APIs have it; any other content as it is."""
+    if not isinstance(content, list | tuple):
+        return content
+    parts = [each if isinstance(each, str) else _of(each, "text") for each in cast("Sequence[Any]", content)]
+    return "\n".join(each for each in parts if isinstance(each, str))
 
 
 def _of(message: Any, name: str) -> Any:

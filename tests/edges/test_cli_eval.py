@@ -38,6 +38,8 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     lines = "".join(json.dumps({"role": "user", **each}) + "\n" for each in SAID)
     running.ok("memory", "add", "--app", "acme", "--user", "ada", "--wait", "--file", "-", stdin=lines)
     (running.folder / "q.yaml").write_text(QUESTIONS)
+    (running.folder / "m.yaml").write_text('questions:\n  - {question: "nuts?", user: ada, tags: food, expect: m9}\n')
+    (running.folder / "words.yaml").write_text('questions:\n  - {question: "nuts?", user: ada, contains: nuts}\n')
     yield running
     running.stop()
 
@@ -122,7 +124,10 @@ def refused(up: Up, *arguments: str) -> str:
         (("--from", "q.yaml", "--app", "acme"), "q.yaml is not in the format of locomo10.json"),
         (("--from", "nowhere.json", "--app", "acme"), "nowhere.json cannot be read: No such file"),
         (("q.yaml", "--app", "acme", "--workflow", "Nobody"), "no rules answer the agent 'assistant' in the workflow"),
-        (("q.yaml", "--app", "globex"), "q.yaml:3:62: error unknown-message: the message 'm1' is not in the memory of"),
+        (("m.yaml", "--app", "acme"), "m.yaml:2:56: error unknown-message: the message 'm9' is not in the memory of"),
+        (("q.yaml", "--app", "acmme"), "'acmme' has no graph, so it has no memory (did you mean 'acme'?): apps"),
+        (("words.yaml", "--app", "globex"), "'globex' has no graph, so it has no memory: apps with one are acme"),
+        (("collect", "--app", "nobody"), "'nobody' has no graph, so it has no memory: apps with one are acme"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_with_what_to_do(up: Up, arguments: tuple[str, ...], said: str) -> None:
@@ -146,7 +151,7 @@ def test_no_answer_to_the_first_question_ends_the_run(up: Up) -> None:
 
 def test_conversations_in_the_format_of_locomo_are_published_and_asked(up: Up) -> None:
     unpublished = refused(up, "--from", str(CONVERSATIONS), "--app", "scratch")
-    assert "is not in the memory of user_id 'synthetic-1' in the app 'scratch'" in unpublished
+    assert "the app 'scratch' has no graph, so it has no memory" in unpublished
     asked = ("--from", str(CONVERSATIONS), "--app", "scratch", *PATIENT)
     found = up.json("eval", "run", *asked, "--publish")
     assert len(found["questions"]) == 44
@@ -187,7 +192,8 @@ def test_questions_of_users_are_proposed_with_rows_that_may_answer_them(up: Up) 
     by_question = {each["question"]: each["scores"]["recall"] for each in measured["questions"]}
     assert by_question["What is my sister called?"]["recall@5"] == 1
     assert len(up.json("eval", "collect", "--app", "asked", "--limit", "2", *PATIENT)) == 2
-    done = up.run("eval", "collect", "--app", "nobody", *PATIENT)
+    up.ok("memory", "add", "--app", "silent", "--user", "bob", "--wait", "I like tea.")
+    done = up.run("eval", "collect", "--app", "silent", *PATIENT)
     assert (done.returncode, done.stdout) == (0, "")
     assert "no question is among the latest 5,000 memories" in " ".join(done.stderr.split())
 

@@ -228,3 +228,30 @@ async def test_an_erasure_leaves_statements_that_rules_wrote(url: str, store: Gr
     erased = event("memory.erase", 3, {"user_id": "u1"}, chat="chat of u1")
     await write(url, store, [said(2, "I live in Oslo.", 1), erased])
     assert await rows(store, "MATCH (s:Statement) RETURN s.id") == [("of a bank",)]
+
+
+async def test_of_many_claims_each_ends_by_the_first_that_says_otherwise(url: str, store: GraphStore) -> None:
+    """More than are looked at together, in runs of equal ones, before and after each third is forgotten."""
+    texts = ["I live in Oslo.", "I live in Rome.", "I live in Oslo.", "I live in Lyon."]
+    stated = [texts[number // 7 % 4] for number in range(110)]
+    events = [
+        event("memory.add", at, {"user_id": "u1", "messages": [
+            {"role": "user", "text": text, "time": (T0 + timedelta(days=number)).isoformat()}
+            for number, text in enumerate(stated[at : at + 10], at)
+        ]}, chat="c")
+        for at in range(0, len(stated), 10)
+    ]  # fmt: skip
+    await write(url, store, events)
+    gone = [number for number in range(len(stated)) if number % 3 == 0]
+
+    def ends(left: Sequence[int]) -> list[tuple[str, str | None]]:
+        later = [
+            next((day(other) for other in left if other > number and stated[other] != stated[number]), None)
+            for number in left
+        ]
+        return [(stated[number], until) for number, until in zip(left, later, strict=True)]
+
+    assert [row[1:3] for row in await rows(store, ENDS)] == ends(range(len(stated)))
+    ids = [memory_id("/test", f"e{number // 10 * 10}", number % 10) for number in gone]
+    await write(url, store, [event("memory.forget", 999, {"memory_ids": ids}, chat="c")])
+    assert [row[1:3] for row in await rows(store, ENDS)] == ends([n for n in range(len(stated)) if n not in gone])

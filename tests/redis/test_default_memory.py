@@ -16,7 +16,7 @@ from tests.services.fixtures import Logs, events_of
 from tests.services.rules import PACKS
 from tests.services.waiting import until
 
-from graphweft_contracts import ContextReply, ContextRequest, Event
+from graphweft_contracts import ContextReply, ContextRequest, Event, channels
 from graphweft_contracts.memory import MemoryScope, memory_id
 from graphweft_contracts.search import SearchQuery
 from graphweft_rules import RuleSet
@@ -346,6 +346,16 @@ async def test_a_changed_embedder_is_named(url: str, graph: FalkorDBStore, tmp_p
         await until(lambda: "embedder_changed" in events_of(logs), beside=task)
     [line] = [entry for entry in logs if entry["event"] == "embedder_changed"]
     assert (line["app_id"], line["embedder"], line["memories"]) == (APP, "hash:128", "1 by 'hash:64'")
+
+
+async def test_terms_of_an_earlier_version_are_named(url: str, graph: FalkorDBStore, tmp_path: Path) -> None:
+    await write(url, graph, [said(1, ("user", "J'aime les chevaux.")), said(2, ("user", CAT))])
+    settings = Settings.load(bus_url=url, graph_url=url, rules=tmp_path, embedder="none")
+    assert "terms of memories" not in {check.name for check in await examine(settings)}
+    older = "MATCH (m:Memory) WHERE m.text CONTAINS 'chevaux' SET m.terms = 'jaim les chevaux'"
+    await graph._redis.execute_command("GRAPH.QUERY", channels.graph_name(APP), older)
+    [found] = [check for check in await examine(settings) if check.name == "terms of memories"]
+    assert (found.state, f"{APP}: 1 of 2" in found.found, "graphweft rebuild" in found.advice) == ("warn", True, True)
 
 
 async def test_a_chat_that_the_client_sends_is_not_shown_again(url: str, graph: FalkorDBStore) -> None:

@@ -38,6 +38,17 @@ def said(text: str) -> list[tuple[str, str, str, bool]]:
         ("I stopped eating meat", ("user", "does eat", "meat", False)),
         ("My favourite colour is now green", ("user", "has favourite colour", "green", True)),
         ("I prefer an aisle seat these days.", ("user", "prefers seat", "aisle", True)),
+        ("i live in oslo", ("user", "lives in", "oslo", True)),
+        ("i moved from oslo to rio de janeiro last week", ("user", "lives in", "rio de janeiro", True)),
+        ("oslo is my home now", ("user", "lives in", "oslo", True)),
+        ("i moved out of new york", ("user", "lives in", "new york", False)),
+        ("my mother lives in rome", ("my mother", "lives in", "rome", True)),
+        ("I have a small dog called Max", ("user", "has", "dog max", True)),
+        ("My dog is called Max", ("user", "has", "dog max", True)),
+        ("My dog Max died last week", ("user", "has", "dog max", False)),
+        ("My black cat ran away", ("user", "has", "black cat", False)),
+        ("I have a black cat", ("user", "has", "black cat", True)),
+        ("I adopted a small cat", ("user", "has", "cat", True)),
     ],
 )
 def test_known_forms_of_words_make_a_claim(text: str, expected: tuple[str, str, str, bool]) -> None:
@@ -52,6 +63,11 @@ def test_known_forms_of_words_make_a_claim(text: str, expected: tuple[str, str, 
         "I work with children.", "I study every day.", "My girlfriend is Norwegian.", "My wife is Anna's sister.",
         "Anna left me a note.", "Call me back", "I work as hard as I can.", "I drive a lot.", "I have a question.",
         "> I live in Rome.", "I will live in Rome.", "I was born in Rome.",
+        "i live in nice", "i moved to us", "i moved to linux", "i live in oslo and rome", "i live in rome with my cat",
+        "i want to live in rome", "i live in a small town in norway", "i might move to rome", "we moved to split",
+        "i live in turkey farm", "i moved in march", "my sister may move to rome", "i drive to rome",
+        "rome is my home town",
+        "oslo is at home", "i was in rome", "My dog Max nearly died", "My dog Max died in a film", "My small dog died",
     ],
 )  # fmt: skip
 def test_what_is_past_to_come_quoted_or_no_name_makes_no_claim(text: str) -> None:
@@ -109,6 +125,11 @@ def test_what_planted_statements_end_by_rules() -> None:
     assert sum(map(ended, pairs)) >= 0.8 * sum(pair.ends for pair in pairs)
 
 
+def test_planted_statements_in_lower_case_end_nothing_that_they_should_not() -> None:
+    pairs = [pair for pair in planted() if not pair.ends]
+    assert [pair for pair in pairs if ends(pair.first.lower(), pair.second.lower())] == []
+
+
 def ends(first: str, second: str) -> bool:
     return any(is_ended(one, by) for one in claims(first) for by in claims(second))
 
@@ -141,6 +162,18 @@ def ends(first: str, second: str) -> bool:
         ("I drive a Volvo.", "I drive a Porsche in a video game."), ("I drive a Volvo.", "I drive a rented Porsche."),
         ("I drink coffee.", "I don't drink coffee any more than you do."),
         ("I love tea.", "I hate tea when it is cold."), ("I love tea.", "I hate tea that is cold."),
+        # of two pets
+        ("I have a black cat.", "My cat died."), ("I have a black cat.", "My white cat died."),
+        ("I have a cat called Tom.", "My cat died."), ("My cat is called Tom.", "My cat Mia died."),
+        ("I have a cat.", "My cat Mia died."), ("My dog's name is Max.", "My cat Max died."),
+        ("My dog is called Max.", "My dog Max died laughing."), ("I have a dog called Max.", "My uncle Max died."),
+        ("My dog is called Max.", "My other dog is called Rex."), ("I have a red bicycle.", "I sold my bicycle."),
+        # names in lower case
+        ("i live in oslo", "i moved to linux"), ("i live in oslo", "i moved to the front row"),
+        ("i live in oslo", "i moved to us"), ("i live in oslo", "i have been to rome"),
+        ("i live in oslo", "i live in rome in summer"), ("i live in oslo", "my sister lives in rome"),
+        ("i live in oslo", "i want to live in rome"), ("i work for acme", "i live in rome"),
+        ("i live in oslo", "rome is my second home"), ("i live in oslo", "i moved to bath"),
     ],
 )  # fmt: skip
 def test_a_sentence_that_says_more_than_a_claim_ends_nothing(first: str, second: str) -> None:
@@ -154,6 +187,10 @@ def test_a_sentence_that_says_more_than_a_claim_ends_nothing(first: str, second:
         ("I live in Oslo.", "I live in Bergen again these days."),
         ("I live in Oslo.", "Last week I relocated to Littletown."),
         ("I drink coffee.", "I don't drink coffee any more."),
+        ("i live in oslo", "i moved to bergen last month"), ("I live in Oslo.", "i moved from oslo to new york"),
+        ("i live in oslo", "I moved to Bergen."), ("i live in oslo", "rome is my home now"),
+        ("I have a dog called Max.", "My dog Max died."), ("My dog is called Max.", "Our dog Max has passed away."),
+        ("I have a black cat.", "My black cat ran away."), ("I have a small cat.", "My cat died."),
         ("I live in Oslo.", "i moved to Bergen"), ("Im dating Kim.", "im single"), ("ive got a dog", "My dog died."),
         ("I live in Oslo.", "ive moved to Bergen"), ("I drink coffee.", "i dont drink coffee anymore"),
         ("I like tea.", "I cant stand tea."),

@@ -76,6 +76,24 @@ class BlockValue:
     rows: int
 
 
+_LONG_PART: Final = 40
+"""Characters from which on a text that is part of another one says nothing more."""
+_MORE: Final = 20
+"""Rows that may come in place of those that are said before."""
+_MOST_COMPARED: Final = 100
+"""Rows of a block that are compared with those before, and with as many."""
+
+
+def plain_line(text: str) -> str:
+    """Return a text in the form that is equal for texts that say the same."""
+    return " ".join(text.casefold().split())
+
+
+def _is_said(text: str, before: Sequence[str]) -> bool:
+    """Tell whether a text is one of those before, or a long one the beginning or another part of one."""
+    return any(text == each or (len(text) >= _LONG_PART and text in each) for each in before)
+
+
 class RenderedRows:
     """The rows of one query in one format; any number of first rows can be rendered.
 
@@ -158,6 +176,30 @@ class RenderedRows:
         cells = self._first(max(places, default=-1) + 1)
         found._cells = [cells[place] for place in places]
         return found
+
+    def said(self, count: int) -> list[str]:
+        """Return the texts that the first rows of ``memory`` show, by ``plain_line``; none of other formats."""
+        return [
+            plain_line(row.text)
+            for row in self._first(min(count, _MOST_COMPARED))
+            if isinstance(row, MemoryRow) and row.text and not row.is_empty
+        ]
+
+    def not_said(self, before: Sequence[str]) -> list[int] | None:
+        """Return the places of the rows of ``memory`` that show more than texts before; None if all do.
+
+        A row that is left out makes room for the next one.
+        """
+        if self._reader is None or not before:
+            return None
+        rows = self._first(min(len(self._rows), self.count + _MORE))
+        told = [
+            place >= _MOST_COMPARED or not (isinstance(row, MemoryRow) and _is_said(plain_line(row.text), before))
+            for place, row in enumerate(rows)
+        ]
+        if all(told[: self.count]):
+            return None
+        return [place for place, tells in enumerate(told) if tells][: self.count]
 
     def shortened(self, cut: Cut, *, bare: bool = False) -> RenderedRows:
         """Return the rows with shorter texts; with ``bare``, without the headings of ``memory``."""

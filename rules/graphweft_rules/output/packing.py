@@ -2,7 +2,7 @@
 
 Blocks get tokens by the priority of their rules, and appear in the order of the rule files. If the rows of a block do
 not fit, long texts of ``results`` and ``memory`` are cut to a passage, ``memory`` loses its headings, and a row that
-still does not fit is left out.
+still does not fit is left out. So is a row of ``memory`` that a block with a higher priority, or before it, shows.
 Each block is counted separately, but tokenizers are not additive, so the assembled text is counted once more.
 """
 
@@ -134,7 +134,9 @@ class _Section:
     ``rows`` are all rows, or those of them that fit one by one.
     """
 
-    __slots__ = ("_chosen", "_found", "_lead", "bound", "error", "kept", "missing", "rows", "size", "tokens", "total")
+    __slots__ = (
+        "_among", "_chosen", "_found", "_lead", "bound", "error", "kept", "missing", "rows", "size", "tokens", "total",
+    )  # fmt: skip
 
     def __init__(self, found: AllRows, before: str, *, headings: bool, gate: Gate | None, today: date | None) -> None:
         self._found = found
@@ -147,6 +149,8 @@ class _Section:
         self.size: int | None = None
         """Characters of a passage, if long texts are cut."""
         self._chosen: tuple[int, ...] | None = None
+        self._among: Sequence[int] | None = None
+        """The places of ``rows`` among all rows, if some were left out."""
         self._lead = before + (heading(query.inject_as) if headings else "")
         self.kept = 0
         self.tokens = 0
@@ -160,7 +164,15 @@ class _Section:
     @property
     def places(self) -> tuple[int, ...]:
         """The places of the kept rows among all rows."""
-        return tuple(range(self.kept)) if self._chosen is None else self._chosen[: self.kept]
+        kept = tuple(range(self.kept)) if self._chosen is None else self._chosen[: self.kept]
+        return kept if self._among is None else tuple(self._among[place] for place in kept)
+
+    def leave_out(self, said: Sequence[str]) -> None:
+        """Leave out rows whose texts are said above; call it before rows are kept."""
+        if (places := self.rows.not_said(said)) is not None:
+            self._among = places
+            self.rows = self.rows.chosen(places)
+            self.total = self.rows.count
 
     def forms(self) -> Iterator[tuple[RenderedRows, int | None]]:
         """Yield the rows as they may be shown if not all fit, and the size of passages; the best form first."""
@@ -291,9 +303,12 @@ class _Budget:
     def spend(self) -> tuple[str, int]:
         """Decide the rows of each section; return the text and its tokens."""
         by_priority = sorted(self.sections, key=lambda section: -section.bound.priority)
+        said: list[str] = []
         for section in by_priority:
             try:
+                section.leave_out(said)
                 self._place(section)
+                said += section.rows.said(section.kept)
             except Exception as error:  # noqa: BLE001 - other blocks must not be affected
                 section.error = error
                 section.drop("internal_error", f"the rows cannot be rendered ({type(error).__name__})")

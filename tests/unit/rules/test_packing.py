@@ -352,6 +352,31 @@ def test_a_row_that_does_not_fit_is_left_out_and_later_ones_are_shown(format: Fo
     assert "x" * 10 not in packed.text
 
 
+SAID = "I would book the window seat in the third row, because it is quiet."
+
+
+def test_what_a_block_above_shows_is_not_shown_again() -> None:
+    above = found("a", [("My cat is called Tom.",), (f"{SAID} Shall I?",)], format="memory", columns=("text",))
+    rows = [("my cat is  called Tom.",), (SAID,), ("My cat",), ("Nothing of that.",), ("And more.",)]
+    below = found("b", rows, format="memory", columns=("text",), max_results=2)
+    packed = pack([above, below])
+    assert [packed.text.count(each) for each in ("called Tom", SAID, "Nothing of that.", "And more.")] == [1, 1, 1, 0]
+    assert "- My cat\n" in packed.text
+    assert (shapes(packed), packed.kept) == (["a 2-0", "b 2-0"], ((0, 1), (2, 3)))
+    assert pack([below]).kept == ((0, 1),)
+    only = pack([above, replace(below, rows=rows[:1])])
+    assert (shapes(only), "## b" in only.text.lower()) == (["a 2-0", "b 0-0"], False)
+
+
+def test_only_what_is_shown_above_is_left_out_below() -> None:
+    above = found("a", [("x " * 30,), (SAID,)], format="memory", columns=("text",), rule_tokens=25)
+    below = found("b", [(SAID,)], format="memory", columns=("text",), rule="s")
+    packed = pack([above, below])
+    assert packed.text.count(SAID) == 1
+    first = found("b", [(SAID,)], format="memory", columns=("text",), rule="s", priority=9)
+    assert shapes(pack([replace(above, rows=[(SAID,)]), first]))[1] == "b 1-0"
+
+
 def test_a_single_comes_whole_or_not_at_all() -> None:
     one = found("one", [("w" * 100,), ("short",)], format="single")
     whole = pack([one])

@@ -27,9 +27,11 @@ from graphweft_workers.evaluation.questions import Evidence, MemoryQuestion
 from graphweft_workers.reports.evaluation import EvaluationReport
 from graphweft_workers.reports.report import Notice, Part, PlainReport
 from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.apps import known_apps
 from graphweft_workers.wiring.connections import make_transport
 from graphweft_workers.wiring.running import check_bus, running_graph
 
+_MOST_NAMED: Final = 10
 BELOW_LIMIT: Final = 3
 """The exit code if a bound of ``--fail-under`` is not kept."""
 
@@ -80,6 +82,7 @@ async def eval_run(
     await check_bus(settings)
     if send:
         await _publish(settings, conversations, app, PublishOptions(data=data, wait=True))
+    await _check_app(settings, app)
     evidence = await _evidence(settings, questions, app)
     how = QuestionSettings(app=app, workflow=workflow, agent=agent, budget_ms=budget_ms, max_tokens=max_tokens)
     answered: list[QuestionScores] = []
@@ -110,6 +113,7 @@ async def eval_collect(
     settings = Settings.load(data=data)
     given = scope.scope().given if scope.is_given else {}
     await check_bus(settings)
+    await _check_app(settings, app)
     async with running_graph(settings) as graph, Client(transport=make_transport(settings), app_id=app) as client:
         proposals = await collect(client, graph, app, given, limit=limit, budget_ms=budget_ms)
     said: Part = file_of(proposals, app)
@@ -140,6 +144,21 @@ def _questions(file: Path | None, locomo: Path | None) -> tuple[Sequence[MemoryQ
     if left_out:
         warn(f"{left_out:,} questions of {locomo} are left out: no turn of their conversation is their evidence")
     return questions, conversations
+
+
+async def _check_app(settings: Settings, app: str) -> None:
+    """Raise ``InvalidSettings`` for an app without a graph: a misspelt one would answer nothing, and pass in CI."""
+    async with running_graph(settings) as graph:
+        found = await known_apps(graph)
+    if found is None or app in found:
+        return
+    known = sorted(found)
+    shown = ", ".join(known[:_MOST_NAMED]) + (f" and {len(known) - _MOST_NAMED:,} others" * (len(known) > _MOST_NAMED))
+    there = f"apps with one are {shown}" if known else "no app has one"
+    raise InvalidSettings(
+        f"the app {app!r} has no graph, so it has no memory{did_you_mean(app, known)}: {there}; correct --app, or emit "
+        "its events first"
+    )
 
 
 async def _evidence(settings: Settings, questions: Sequence[MemoryQuestion], app: str) -> list[Evidence]:

@@ -22,6 +22,7 @@ from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.retrieval.embedded_models import models_text, other_models
+from graphweft_workers.retrieval.stored_terms import outdated_terms
 from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore, lost_rule_sets
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.python_build import PythonBuild, this_build
@@ -83,6 +84,7 @@ async def examine(settings: Settings, *, rights: str | None = None, app_id: str 
         checks.append(await _queries(settings, rules))
     if all(check.state != "fail" for check in graph if check.name == "graph"):
         checks += await _embedded(settings)
+        checks += await _terms(settings)
     states = {check.name: check.state for check in bus}
     if states["bus"] != "ok" or rights == "responder":
         return checks
@@ -220,6 +222,29 @@ async def _embedded(settings: Settings) -> list[Check]:
     )
     text = f"memories have vectors of another model than {embedder.model!r} ({shown})"
     return [Check(name="embedded memories", state="warn", found=text, advice=advice)]
+
+
+async def _terms(settings: Settings) -> list[Check]:
+    """Say which apps have memories whose terms an earlier version wrote."""
+    found: list[str] = []
+    async with aclosing(make_graph(settings)) as graph:
+        try:
+            for app_id in (await apps_of_graphs(graph))[:_MOST_GRAPHS]:
+                outdated, of = await outdated_terms(graph, app_id, timeout_s=_GRAPH_S)
+                if outdated:
+                    found.append(f"{app_id}: {outdated:,} of {of:,} that were looked at")
+        except (GraphUnavailable, QueryFailed) as error:
+            advice = "check the graph server, then run this again"
+            return [Check(name="terms of memories", state="warn", found=f"not known: {error}", advice=advice)]
+    if not found:
+        return []
+    shown = "; ".join(found[:_MOST_NAMES]) + ("; and others" if len(found) > _MOST_NAMES else "")
+    advice = (
+        "searches find these memories by fewer words than new ones: `graphweft rebuild --app` with the app and --swap "
+        "writes all terms anew from the log"
+    )
+    text = f"memories have terms of an earlier version ({shown})"
+    return [Check(name="terms of memories", state="warn", found=text, advice=advice)]
 
 
 async def _extractor(settings: Settings) -> Check:

@@ -200,6 +200,8 @@ class _Search:
         """The indexes of targets, by ``id`` of the target."""
         self._vector: list[float] | _NoVector | None = None
         """The question's, once it is asked for."""
+        self._pinned_rows: dict[int, Table] = {}
+        """The latest pinned memories of targets, by ``id`` of the target, once they were asked for."""
         self._ended: dict[tuple[int, str], Ended | None] = {}
         """What is known to have ended, or not, by target and key."""
         self._width = min(MOST_ROWS, max(100, 10 * query.top_k))
@@ -229,7 +231,8 @@ class _Search:
                 if self._query.min_score is not None:  # the latest have no score
                     return SearchRows(table=Table(columns=_columns(targets), rows=()))
                 recent = self._latest if not self._query.text.strip() else self._latest_and_words
-                hits = _distinct(targets, [*await self._pinned(targets), *await recent(targets)])[: self._query.top_k]
+                latest = await recent(targets)
+                hits = _distinct(targets, [*await self._pinned(targets), *latest])[: self._query.top_k]
                 return SearchRows(table=_unscored(await self._shown(targets, hits)))
         else:
             if not self._query.text.strip():
@@ -264,14 +267,25 @@ class _Search:
         return min([*days, utc_text(self._at)])
 
     async def _pinned(self, targets: Sequence[SearchTarget]) -> list[Hit]:
-        """Return the latest pinned memories, up to half of the rows, where the latest rows are shown too."""
+        """Return the latest pinned memories, up to half of the rows, where the latest rows are shown too.
+
+        They come with the latest rows, if these were asked for.
+        """
         if self._query.fill is None:
             return []
-        most = (self._query.top_k + 1) // 2
-        wanted = pinned(targets)
-        places = [of for of, target in enumerate(targets) if MEMORY_LABEL in target.labels]
-        found = _newest(await self._latest_by_kind(wanted, most), most)
-        return [replace(hit, of=places[hit.of]) for hit in found]
+        memories = {of: target for of, target in enumerate(targets) if MEMORY_LABEL in target.labels}
+        asked = [target for target in memories.values() if self._is_pinned_asked(target)]
+        for target, table in zip(
+            asked, await self._each(statements.latest(self._dialect, pinned(each), self._half) for each in asked),
+            strict=True,
+        ):  # fmt: skip
+            self._pinned_rows[id(target)] = table
+        found = {of: self._pinned_rows[id(target)] for of, target in memories.items()}
+        return _distinct(targets, _newest(found, len(found) * self._half))[: self._half]
+
+    @property
+    def _half(self) -> int:
+        return (self._query.top_k + 1) // 2
 
     async def _with_pinned(self, targets: Sequence[SearchTarget], shown: Sequence[Shown]) -> list[Shown]:
         """Return the rows behind the pinned ones, which have the first score: they are there whatever is asked."""
@@ -356,15 +370,24 @@ class _Search:
         tables = await self._latest_by_kind(targets, self._width)
         known = _newest({of: table for of, table in tables.items() if targets[of].kind in _KNOWN}, self._width)
         others = _newest({of: table for of, table in tables.items() if targets[of].kind not in _KNOWN}, self._width)
-        half = (self._query.top_k + 1) // 2
-        return _falling([*known[:half], *others, *known[half:]])
+        return _falling([*known[: self._half], *others, *known[self._half :]])
 
     async def _latest(self, targets: Sequence[SearchTarget]) -> list[Hit]:
         return _newest(await self._latest_by_kind(targets, self._query.top_k), self._query.top_k)
 
     async def _latest_by_kind(self, targets: Sequence[SearchTarget], limit: int) -> dict[int, Table]:
         """Return the latest nodes of each target, by its place."""
-        tables = await self._each(statements.latest(self._dialect, target, limit) for target in targets)
+        with_pinned = {id(each) for each in targets if self._is_pinned_asked(each)}
+        tables = await self._each(
+            statements.latest_and_some(self._dialect, each, limit, pinned(each), self._half)
+            if id(each) in with_pinned
+            else statements.latest(self._dialect, each, limit)
+            for each in targets
+        )
+        for place, (target, table) in enumerate(zip(targets, tables, strict=True)):
+            if id(target) in with_pinned:
+                some, all_of = (tuple(row[:-1] for row in table.rows if row[-1] is part) for part in (True, False))
+                self._pinned_rows[id(target)], tables[place] = replace(table, rows=some), replace(table, rows=all_of)
         seen: set[tuple[tuple[str, ...], Handle]] = set()
         found: dict[int, Table] = {}
         for of, (target, table) in enumerate(zip(targets, tables, strict=True)):
@@ -372,6 +395,10 @@ class _Search:
             seen.update((target.labels, row[1]) for row in rows)
             found[of] = replace(table, rows=tuple(rows))
         return found
+
+    def _is_pinned_asked(self, target: SearchTarget) -> bool:
+        """Return whether the pinned memories of a target are shown, and not known yet."""
+        return self._query.fill is not None and MEMORY_LABEL in target.labels and id(target) not in self._pinned_rows
 
     async def _fillers(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> list[tuple[Hit, tuple[Any, ...]]]:
         """Return the latest rows that are no hits: facts and preferences first, in up to half of the places."""

@@ -16,7 +16,7 @@ from typing import Final
 
 from graphweft_workers.retrieval.questions import RankedQuestion
 from graphweft_workers.retrieval.ranking import K1, B, idf
-from graphweft_workers.retrieval.scope_index import ASKS, EMPTY, ScopeIndex
+from graphweft_workers.retrieval.scope_index import CONTINUES, EMPTY, ScopeIndex
 from graphweft_workers.text.terms import STOP_WORDS, terms
 
 PASSAGE: Final = 80
@@ -47,6 +47,8 @@ _FEW: Final = 8
 """Records that may hold a word that tells records apart, or else half of all."""
 _NEARLY: Final = 0.999
 _MOST_LATEST: Final = 5
+_CONTINUED: Final = 0.5
+"""Share of the score of a turn that its correction or completion has: less than the answer to a question."""
 _SHARE: Final = 1 / 3
 """Part of the question's words that says enough if all records hold them."""
 
@@ -263,11 +265,9 @@ class _Finder:
         best = max(rough.values(), default=0.0) or 1.0
         for place, words in enumerate(self._words):
             index = self._parts[place].index
-            flags, after = index.flags, index.after
             for number, score in words.items():
-                if flags[number] & ASKS and after[number] != number and self._after_question((place, after[number])):
-                    answer = (place, after[number])
-                    rough[answer] = rough.get(answer, 0.0) + score / 2
+                for answer in _answers(index, number):
+                    rough[place, answer] = rough.get((place, answer), 0.0) + score / 2
         for key, cosine in self._near.cosines.items():
             rough[key] = rough.get(key, 0.0) + max(0.0, cosine) * best
         left = _MOST_OF_DAYS
@@ -418,12 +418,11 @@ class _Finder:
         return best
 
     def _after_question(self, key: tuple[int, int]) -> float:
+        """Return the score of what a turn answers: of a question before it, or of what it corrects or completes."""
         place, number = key
-        index = self._parts[place].index
-        before = index.before[number]
-        if before == number or not index.asks(before) or index.authors[before] == index.authors[number]:
-            return 0.0
-        return self._words[place].get(before, 0.0)
+        index, words = self._parts[place].index, self._words[place]
+        score = max((words.get(before, 0.0) for before in _answered(index, number)), default=0.0)
+        return score if index.asks(index.before[number]) else _CONTINUED * score
 
     def _pairs(self, candidates: Sequence[tuple[int, int]], covered: Sequence[float]) -> list[float]:
         """Return the weight of the pairs of the question that each candidate holds, next to each other or almost."""
@@ -530,6 +529,31 @@ def _is_content(index: ScopeIndex, number: int) -> bool:
     """Tell whether a record tells something, or is a question that one answers."""
     answer = index.after[number]
     return not index.is_empty(number) or (answer != number and not index.is_empty(answer))
+
+
+def _answered(index: ScopeIndex, number: int) -> list[int]:
+    """Return the turns that a turn is about: a question before it, or what it corrects or completes.
+
+    That is the turn before, or, behind a few words of somebody else, the own turn before these.
+    """
+    before = index.before[number]
+    if before == number:
+        return []
+    if index.asks(before):
+        return [before] if index.authors[before] != index.authors[number] else []
+    if not index.flags[number] & CONTINUES:
+        return []
+    own = index.before[before]
+    if own != before and index.authors[own] == index.authors[number] != index.authors[before]:
+        return [before, own]
+    return [before]
+
+
+def _answers(index: ScopeIndex, number: int) -> list[int]:
+    """Return the turns that are about a turn: see ``_answered``."""
+    after = index.after[number]
+    near = (after, index.after[after])
+    return [each for each in dict.fromkeys(near) if each != number and number in _answered(index, each)]
 
 
 def _scaled(values: Sequence[float]) -> list[float]:

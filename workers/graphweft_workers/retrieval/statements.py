@@ -239,6 +239,21 @@ def latest(dialect: GraphDialect, target: SearchTarget, limit: int) -> Statement
     return Statement(f"{source} {order} RETURN {time}, {_identity(dialect, target)}", params | {"__gw_limit": limit})
 
 
+def latest_and_some(
+    dialect: GraphDialect, target: SearchTarget, limit: int, some: SearchTarget, most: int
+) -> Statement:
+    """Return the latest nodes as ``latest`` does, and the latest ``most`` of a part of the target: with whether it is.
+
+    ``some`` is the target with one more filter.
+    """
+    whole, part = latest(dialect, target, limit), latest(dialect, some, most)
+    text = part.text.replace("$__gw_limit", "$__gw_most")
+    return Statement(
+        f"{text}, true AS __gw_part UNION ALL {whole.text}, false AS __gw_part",
+        {**part.params, **whole.params, "__gw_most": most},
+    )
+
+
 def rows(dialect: GraphDialect, target: SearchTarget, hits: Sequence[Hit]) -> Statement:
     """Return the hits' handle, the first 50,000 characters of their text, and the columns ``target.shown``."""
     source, params = _fetched(dialect, target, hits)

@@ -49,12 +49,9 @@ def searched(query: SearchQuery, *, now: str, since: str) -> tuple[SearchTarget,
     return tuple(_filtered(target, query, now) for target in found)
 
 
-def pinned(targets: Collection[SearchTarget]) -> tuple[SearchTarget, ...]:
-    """Return the targets of memories that are pinned."""
-    only = ("{node}.pinned = {value}", True)
-    return tuple(
-        replace(target, filters=(*target.filters, only)) for target in targets if MEMORY_LABEL in target.labels
-    )
+def pinned(target: SearchTarget) -> SearchTarget:
+    """Return the target of the memories of a target that are pinned."""
+    return replace(target, filters=(*target.filters, ("{node}.pinned = {value}", True)))
 
 
 def _filtered(target: SearchTarget, query: SearchQuery, now: str) -> SearchTarget:

@@ -3,10 +3,14 @@
 Graph servers tokenize in different ways, so texts are stored, and questions asked, with terms from here. A term has
 letters, digits and the signs of letters only, so no query language reads it as an operator.
 
-English words are stemmed by Snowball (https://snowballstem.org). Words in other alphabets stay as they are, and have a
-second term without accents and vowel points. Text of scripts without blanks between words (Chinese, Japanese, Korean,
-Thai, Lao, Burmese, Khmer) is cut into overlapping pairs of characters, and into single ones, which only a question of
-one character asks for.
+Words are stemmed by Snowball (https://snowballstem.org): each as an English word, or as it is if it has other letters,
+and as a word of the language of its text (``languages``). So a question finds a word by any term that both have, and
+all that older versions stored. A word with accents, vowel points, digits of another script or letters that people leave
+out (``_LETTERS``) has terms with plain ones, too; so have the parts around an apostrophe ("l'homme") and a joiner.
+
+Text of scripts without blanks between words (Chinese, Japanese, Korean, Thai, Lao, Burmese, Khmer) is cut into
+overlapping pairs of characters, and into single ones, which only a question of one character asks for. An emoji is a
+word: its term has its number.
 """
 
 from __future__ import annotations
@@ -16,23 +20,51 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from functools import lru_cache
+from functools import cache, lru_cache
+from itertools import chain, islice
 from typing import Any, Final
 
 import Stemmer
 
+from graphweft_workers.text.languages import (
+    ENGLISH_STOP_WORDS,
+    READ,
+    is_function_word,
+    language_of,
+    latin_language,
+    stemmer_of,
+)
+
 _MARKS: Final = (
     "\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"
-    "\u06d6-\u06dc\u06df-\u06e4\u06e7\u06e8\u06ea-\u06ed\u0900-\u0963\u0970-\u0dff\u0e31\u0e34-\u0e3a\u0e47-\u0e4e"
-    "\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece\u0f71-\u0f84\u102b-\u103e\u1056-\u1059\u105e-\u109d\u17b4-\u17d3\u17dd"
+    "\u06d6-\u06dc\u06df-\u06e4\u06e7\u06e8\u06ea-\u06ed\u0711\u0730-\u074a\u07a6-\u07b0\u07eb-\u07f3\u0816-\u082d"
+    "\u0859-\u085b\u0897-\u089f\u08ca-\u08e1\u08e3-\u0963\u0970-\u0dff\u0e31\u0e34-\u0e3a\u0e47-\u0e4e"
+    "\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece\u0f71-\u0f84\u0f8d-\u0fbc\u102b-\u103e\u1056-\u1059\u105e-\u109d\u135d-\u135f"
+    "\u1712-\u1734\u1752\u1753\u1772\u1773\u17b4-\u17d3\u17dd\u1885\u1886\u18a9\u1920-\u193b\u1a17-\u1a1b\u1a55-\u1a7f"
+    "\u1ab0-\u1b04\u1b34-\u1b44\u1b6b-\u1b73\u1b80-\u1b82\u1ba1-\u1bad\u1be6-\u1bf3\u1c24-\u1c37\u1cd0-\u1cf9"
+    "\u1dc0-\u1dff\u302a-\u302f\u3099\u309a\ua66f\ua674-\ua67d\ua69e\ua69f\ua802\ua806\ua80b\ua823-\ua827\ua880\ua881"
+    "\ua8b4-\ua8c5\ua8e0-\ua8f1\ua926-\ua92d\ua947-\ua953\ua980-\ua983\ua9b3-\ua9c0\uaa29-\uaa36\uaa43\uaa4c\uaa4d"
+    "\uaa7b-\uaa7d\uaab0-\uaac1\uaaeb-\uaaef\uaaf5\uaaf6\uabe3-\uabea\uabec\uabed"
+    "\U00011000-\U00011002\U00011038-\U00011046\U00011100-\U00011102\U00011127-\U00011134\U0001e944-\U0001e94a"
 )
 """Signs above, below and beside letters, which belong to a word, and the letters of India between them."""
-_WORD: Final = re.compile(rf"[^\W_][\w{_MARKS}]*(?:['\u2019][^\W_][\w{_MARKS}]*)*")
+_JOINERS: Final = "\u00ad\u200c\u200d"
+"""Between the parts of a word: a soft hyphen, and what says whether letters touch."""
+_EMOJI: Final = (
+    "[\U0001f1e6-\U0001f1ff]{2}|[\u231a-\u23ff\u2600-\u27bf\u2b50\u2b55\U0001f300-\U0001f3fa\U0001f400-\U0001faff]"
+)
+"""A flag, or a sign without its colour of skin; a run of the same one is one word."""
+_WORD: Final = re.compile(
+    rf"[^\W_][\w{_MARKS}{_JOINERS}]*(?:['\u2019][^\W_][\w{_MARKS}{_JOINERS}]*)*|(?P<sign>{_EMOJI})(?P=sign)*"
+)
 """A word of a text in which blanks stand for underscores."""
+_IS_EMOJI: Final = re.compile(_EMOJI)
+_JOINER: Final = re.compile(f"[{_JOINERS}]+")
 _APOSTROPHE: Final = re.compile(r"['\u2019]")
 _TYPOGRAPHIC: Final = re.compile(r"[\u2019\u02bc]")
 _UNSPACED: Final = re.compile(
-    r"[\u0e01-\u0e4e\u0e81-\u0ece\u1000-\u109f\u1780-\u17d3\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]+"
+    r"[\u0e01-\u0e4e\u0e81-\u0ece\u1000-\u109f\u1780-\u17d3\u3005-\u3007\u3040-\u312f\u3400-\u4dbf\u4e00-\u9fff"
+    r"\uac00-\ud7af\U00020000-\U0003ffff]+"
 )
 _INDIC: Final = re.compile(r"[\u0900-\u0dff]")
 _LONGEST: Final = 64
@@ -46,22 +78,31 @@ MOST_WORDS_OF_EVENT: Final = 20_000
 """Limit of different words of an event; the terms of one take about 2 us."""
 _LONGEST_QUESTION: Final = 20_000
 """Limit of characters in a question; the end of a longer one counts."""
+_LONGEST_END: Final = 2_000
+"""Characters at the end of a question that tell its language."""
 _SHORT: Final = 256
 """Limit of characters in a name or fact whose terms are cached."""
 _PIECE: Final = re.compile(r"\S{1,256}")
-# Without a cache of its own. It holds the interpreter's lock while it stems, so threads may share it.
-_ENGLISH: Any = Stemmer  # it has no types
-_STEMMER: Final[Any] = _ENGLISH.Stemmer("english", 0)
+_SNOWBALL: Any = Stemmer  # it has no types
+_SHORTEST_PART: Final = 2
+"""Of a part of a word that has terms of its own, one character less."""
+_ELIDED: Final = frozenset({
+    "l", "d", "j", "m", "n", "t", "s", "c", "qu", "lorsqu", "puisqu", "jusqu", "quoiqu", "un", "all", "dell", "nell",
+    "sull", "dall", "coll", "quest", "quell", "bell", "sant", "senz",
+})  # fmt: skip
+"""What is before the apostrophe in French, Italian and Catalan."""
+_LETTERS: Final = str.maketrans({
+    "\u0131": "i", "\u0111": "d", "\u00f8": "o", "\u0142": "l", "\u00e6": "ae", "\u0153": "oe", "\u00f0": "d",
+    "\u00fe": "th", "\u0127": "h", "\u014b": "n", "\u0649": "\u064a", "\u0629": "\u0647", "\u06a9": "\u0643",
+    "\u06cc": "\u064a", "\u0671": "\u0627", "\u0640": None,
+})  # fmt: skip
+"""Letters that Unicode does not take apart, and what people write in their place."""
+_UMLAUTS: Final = str.maketrans({"\u00e4": "ae", "\u00f6": "oe", "\u00fc": "ue"})
+_HEBREW_PREFIXES: Final = frozenset("\u05d5\u05d4\u05d1\u05dc\u05de\u05e9\u05db")
+"""Letters that are words of their own: and, the, in, to, from, that, as."""
 
-_STOP_WORDS: Final = """
-a about all also am an and any are as at be because been being but by can could did do does doing for from had
-has have having he her here hers him his how i if in into is it its just me more most my no nor not of on once
-only or other our ours out over own s same she should so some such t than that the their theirs them then there
-these they this those through to too under until up very was we were what when where which while who whom why
-will with would you your yours
-"""
-STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
-"""English words without a topic. Texts keep them; questions drop them."""
+STOP_WORDS: Final = ENGLISH_STOP_WORDS
+"""English words without a topic. Texts keep them; questions drop them, and those of their language."""
 
 
 _ENDS: Final = frozenset({"s", "m", "re", "ve", "ll", "d", "t"})
@@ -100,12 +141,13 @@ class EventTerms:
         most = min(MOST_TERMS, self._left)
         known, most_words = self._words, self._most_words
         unsearched = 0
-        for at, word in _words(_PIECE.finditer(text)):
+        language, words = _in_language(text)
+        for at, word in words:
             if word not in known and len(known) >= most_words:
                 unsearched = len(text) - at
                 break
             known.add(word)
-            of_word = _terms_of(word, True)
+            of_word = _terms_of(word, True, language)
             if len(found) + len(of_word) > most:
                 unsearched = len(text) - at
                 break
@@ -149,11 +191,12 @@ def _asked(text: str, *, filter_stop_words: bool) -> tuple[list[str], list[str]]
     """Return the distinct terms of a question, and of its stop words."""
     wanted: dict[str, None] = {}  # last first
     others: dict[str, None] = {}
+    language, is_sure = latin_language(map(_start, _ended_words(text)))
     for piece in reversed(text[-_LONGEST_QUESTION:].split()):
         for _, word in reversed(list(_words(_PIECE.finditer(piece)))):
-            kept = others if filter_stop_words and _is_stop_word(word) else wanted
+            kept = others if filter_stop_words and _is_stopped(word, language if is_sure else "") else wanted
             if len(kept) < _MOST_QUERY_TERMS:
-                kept.update(dict.fromkeys(reversed(_terms_of(word, False))))
+                kept.update(dict.fromkeys(reversed(_terms_of(word, False, language))))
         if len(wanted) >= _MOST_QUERY_TERMS:
             break
     first, second = (list(each)[:_MOST_QUERY_TERMS][::-1] for each in (wanted, others))
@@ -162,8 +205,9 @@ def _asked(text: str, *, filter_stop_words: bool) -> tuple[list[str], list[str]]
 
 def placed_terms(text: str) -> Iterator[tuple[int, str]]:
     """Yield each term of a text with the place of its piece: of the characters around it up to the blanks."""
-    for at, word in _words(_PIECE.finditer(text)):
-        for term in _terms_of(word, True):
+    language, words = _in_language(text)
+    for at, word in words:
+        for term in _terms_of(word, True, language):
             yield at, term
 
 
@@ -177,6 +221,23 @@ def _words(pieces: Iterable[re.Match[str]]) -> Iterator[tuple[int, str]]:
     for piece in pieces:
         for match in _WORD.finditer(unicodedata.normalize("NFKC", piece[0]).casefold().replace("_", " ")):
             yield piece.start(), match[0][: _LONGEST * 4]
+
+
+def _in_language(text: str) -> tuple[str, Iterator[tuple[int, str]]]:
+    """Return the language of a text in Latin letters, by its first words; and its words, as ``_words`` does."""
+    words = _words(_PIECE.finditer(text))
+    first = list(islice(words, READ))
+    return latin_language(_start(word) for _, word in first)[0], chain(first, words)
+
+
+def _ended_words(text: str) -> list[str]:
+    """Return the last words of a question, which may be a whole conversation."""
+    return [word for _, word in _words(_PIECE.finditer(text[-_LONGEST_END:]))][-READ:]
+
+
+def _start(word: str) -> str:
+    """Return a word up to its apostrophe."""
+    return _APOSTROPHE.split(word, maxsplit=1)[0]
 
 
 def _read(text: str) -> tuple[list[str], AbstractSet[str]]:
@@ -205,6 +266,14 @@ def _is_stop_word(word: str) -> bool:
     return start in STOP_WORDS
 
 
+def _is_stopped(word: str, latin: str) -> bool:
+    """Return whether a word has no topic in its language: of the Latin letters that one, or English."""
+    language = language_of(word, latin)
+    if not language:
+        return _is_stop_word(word)
+    return all(is_function_word(part, language) for part in _APOSTROPHE.split(word))
+
+
 def scope_term(name: str, value: str) -> str:
     """Return the term for a value of a scope such as ``user_id``: letters and digits, whatever the value is.
 
@@ -215,8 +284,34 @@ def scope_term(name: str, value: str) -> str:
 
 
 @lru_cache(maxsize=65_536)
-def _terms_of(word: str, in_text: bool) -> tuple[str, ...]:
+def _terms_of(word: str, in_text: bool, latin: str = "") -> tuple[str, ...]:
     """Return the terms of one word of a text or of a question; cached, because most words repeat.
+
+    ``latin`` is the language of the text, if its words are in Latin letters.
+    """
+    if word.isascii() and not latin and "'" not in word:
+        return _common_terms(word, in_text)
+    if (sign := _IS_EMOJI.match(word)) is not None:
+        return ("emoji" + "".join(f"{ord(char):x}" for char in sign[0]),)
+    plain = _JOINER.sub("", word)
+    found = dict.fromkeys(_common_terms(plain, in_text))
+    before, _, behind = _TYPOGRAPHIC.sub("'", plain).partition("'")
+    parts = _JOINER.split(word) if plain != word else []
+    if before in _ELIDED and len(behind) > _SHORTEST_PART:
+        parts.append(behind)
+    elif behind and latin and len(before) > _SHORTEST_PART:  # "İstanbul'da"
+        parts.append(before)
+    for part in parts:
+        if part:
+            found.update(dict.fromkeys(_terms_of(part, in_text, latin)))
+    if not behind:
+        found.update(dict.fromkeys(_written_otherwise(plain, in_text)))
+        found.update(dict.fromkeys(_stems(plain, latin)))
+    return tuple(found)
+
+
+def _common_terms(word: str, in_text: bool) -> tuple[str, ...]:
+    """Return the terms of a word, whatever its language.
 
     A word with a typographic apostrophe or an accent has the term that it had in older versions, and the plain one.
     """
@@ -224,7 +319,7 @@ def _terms_of(word: str, in_text: bool) -> tuple[str, ...]:
         plain = word.removesuffix("'s").replace("'", "")
         if len(plain) > _LONGEST:  # no English word
             return (plain[:_LONGEST],)
-        return (str(_STEMMER.stemWord(plain)),) if plain else ()
+        return (str(_stemmer("english").stemWord(plain)),) if plain else ()
     found: list[str] = []
     end = 0
     for match in _UNSPACED.finditer(word):
@@ -237,12 +332,45 @@ def _terms_of(word: str, in_text: bool) -> tuple[str, ...]:
     found += _plain(word[end:])
     plain = _TYPOGRAPHIC.sub("'", word).removesuffix("'s")
     if plain != word:
-        found += _terms_of(plain, in_text)
+        found += _common_terms(plain, in_text)
     elif not end and (bare := _without_marks(word)) != word:
-        found += _terms_of(bare, in_text) if bare.isascii() else _plain(bare)
+        found += _common_terms(bare, in_text) if bare.isascii() else _plain(bare)
     else:
         return tuple(found)
     return tuple(dict.fromkeys(found))
+
+
+def _written_otherwise(word: str, in_text: bool) -> Iterator[str]:
+    """Yield the terms of a word as people write it without some of its letters: "Lodz", "Danang", "Muenchen"."""
+    if word.isascii():
+        return
+    if (folded := _folded(word)) != _without_marks(word):
+        yield from _common_terms(folded, in_text)
+    if (umlauts := word.translate(_UMLAUTS)) != word:
+        yield from _common_terms(_folded(umlauts), in_text)
+
+
+def _stems(word: str, latin: str) -> Iterator[str]:
+    """Yield the stem of a word in its language, and the stem without accents."""
+    language = language_of(word, latin)
+    name = stemmer_of(language)
+    if is_function_word(word, language):
+        return
+    if name is not None and len(word) <= _LONGEST:
+        stem = str(_stemmer(name).stemWord(word))
+        yield from _plain(stem)
+        yield from _plain(_folded(stem))
+    elif language == "hebrew":  # "in Jerusalem" and "the house" are one word each
+        bare = _without_marks(word)
+        while bare[:1] in _HEBREW_PREFIXES and len(bare) > _SHORTEST_PART + 1:
+            bare = bare[1:]
+            yield bare[:_LONGEST]
+
+
+@cache
+def _stemmer(name: str) -> Any:
+    """Return a stemmer without a cache. It holds the interpreter's lock while it stems, so threads may share it."""
+    return _SNOWBALL.Stemmer(name, 0)
 
 
 def _without_marks(word: str) -> str:
@@ -250,6 +378,12 @@ def _without_marks(word: str) -> str:
     if _INDIC.search(word):
         return word
     return "".join(char for char in unicodedata.normalize("NFD", word) if unicodedata.category(char) != "Mn")
+
+
+def _folded(word: str) -> str:
+    """Return a word without accents, with plain letters and digits."""
+    bare = _without_marks(word).translate(_LETTERS)
+    return "".join(str(unicodedata.decimal(char)) if char.isdecimal() else char for char in bare)
 
 
 def _plain(word: str) -> list[str]:

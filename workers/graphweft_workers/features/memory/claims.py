@@ -80,7 +80,8 @@ class ClaimForm:
     is_name: bool = False
     """Whether the object is a name, which begins with a capital letter."""
     is_kind: bool = False
-    """Whether only the kind of the object counts: "a red bicycle" is a bicycle."""
+    """Whether the object is one of its kind, without what is vague of it: "a small dog called Max" is the dog Max, and
+    "a red bicycle" another one than a blue one. The group ``name`` is its name."""
     is_place: bool = False
     """Whether the object is a known place: who moved to Linux lives where they did."""
 
@@ -212,7 +213,7 @@ def _spelt(text: str) -> str:
 
 def _claim(part: str, language: Language) -> Claim | None:
     """Return the claim that a part of a sentence is, with nothing more than words of time."""
-    part = _spelt(part).rstrip(" .!,;")
+    part = _with_places(_spelt(part).rstrip(" .!,;"))
     for _ in range(_TAILS):
         tail = language.tail.search(part, max(0, len(part) - _LONGEST_TAIL))
         if tail is None:
@@ -227,6 +228,22 @@ def _claim(part: str, language: Language) -> Claim | None:
     return None
 
 
+def _with_places(part: str) -> str:
+    """Return a part of a sentence with the capital letters of places that people leave out: "i live in oslo"."""
+    for match in reversed(list(_BEFORE_PLACE.finditer(part))):
+        begin = match.end()
+        if not begin and not part.endswith(("home", "home now")):  # "oslo is my home"
+            continue
+        words = part[begin:].split(" ", _LONGEST_PLACE)[:_LONGEST_PLACE]
+        for count in range(len(words), 0, -1):
+            name = " ".join(words[:count])
+            if name in PLACES and name not in _WORDS_TOO:
+                spelt = " ".join(each.capitalize() for each in words[:count])
+                part = part[:begin] + spelt + part[begin + len(name) :]
+                break
+    return part
+
+
 def _claim_of(match: re.Match[str], form: ClaimForm, language: Language) -> Claim | None:
     groups = match.groupdict()
     what = (groups.get("what") or "").strip()
@@ -239,11 +256,11 @@ def _claim_of(match: re.Match[str], form: ClaimForm, language: Language) -> Clai
     if not form.is_name and (_ABOUT_THIS.match(what) or language.detail.search(what)):
         return None
     if form.is_kind:
-        kind = _KIND.sub("", what)
+        kind = _VAGUE.sub("", _CALLED.sub(" ", what))
         # "I sold my old boat" may be said of one of two.
-        if not form.holds and kind != what:
+        if not form.holds and _VAGUE.match(what):
             return None
-        what = kind
+        what = f"{kind} {groups['name']}" if groups.get("name") else kind
     predicate = form.predicate
     of = groups.get("of")
     if of:
@@ -272,11 +289,16 @@ _NO_APOSTROPHE: Final = re.compile(
 )
 _TAILS: Final = 3
 _LONGEST_TAIL: Final = 40
-_QUALITY: Final = (
-    r"(?:small|little|tiny|big|large|huge|old|new|young|nice|cute|lovely|beautiful|red|green|blue|yellow|black|white|"
-    r"brown|gr[ae]y|orange|pink|purple|silver)"
-)
-_KIND: Final = re.compile(rf"^(?:{_QUALITY} )+| (?:called|named) [\w' -]+$", re.IGNORECASE)
+_SIZE: Final = r"(?:small|little|tiny|big|large|huge|old|new|young|nice|cute|lovely|beautiful)"
+_QUALITY: Final = rf"(?:{_SIZE}|red|green|blue|yellow|black|white|brown|gr[ae]y|orange|pink|purple|silver)"
+_VAGUE: Final = re.compile(rf"^(?:{_SIZE} )+", re.IGNORECASE)
+_CALLED: Final = re.compile(r" (?:called|named) (?=[\w' -]+$)", re.IGNORECASE)
+_PET: Final = r"(?:dog|cat|hamster|rabbit|parrot|horse|bird|goldfish|puppy|kitten|turtle)"
+_BEFORE_PLACE: Final = re.compile(r"(?:^|\b(?:in|to|from|out of) )(?=[a-z])")
+_LONGEST_PLACE: Final = 3
+"""Words of a name of a place that people write in lower case."""
+_WORDS_TOO: Final = frozenset({"nice", "split", "bath", "cork", "us", "jersey", "mobile", "turkey", "chad", "queens"})
+"""Places that are words in lower case."""
 _ABOUT_THIS: Final = re.compile(
     r"(?:it|this|that|them|him|her|you|your|these|those|what|how|when|to (?:know|ask|see|say|talk|thank|hear))\b",
     re.IGNORECASE,
@@ -524,8 +546,12 @@ _ENGLISH: Final = (
     _ended(rf"{_I}{_OFTEN} no longer (?:have|own) (?:an?|my|our){_WHAT}", "has", is_kind=True),
     _ended(rf"{_I}{_OFTEN} (?:don't|do not) (?:have|own) (?:an?|my|our){_ANYMORE}", "has", is_kind=True),
     _ended(
-        r"(?:my|our) (?P<what>dog|cat|hamster|rabbit|parrot|horse|bird|goldfish|puppy|kitten|turtle) "
-        r"(?:(?:has )?(?:died|passed away|run away|ran away)|is dead)", "has",
+        rf"(?:my|our) (?P<what>(?:{_QUALITY} )*{_PET})(?: (?P<name>(?-i:[A-Z])[\w'-]*))? "
+        r"(?:(?:has )?(?:died|passed away|run away|ran away)|is dead)", "has", is_kind=True,
+    ),
+    _pattern(
+        rf"(?:my|our) (?:new )?(?P<what>{_PET})(?: is{_OFTEN} (?:called|named)|'s name is) "
+        r"(?P<name>(?-i:[A-Z])[\w'-]*)", "has", is_kind=True,
     ),
     _pattern(rf"{_I_HAVE}{_OFTEN} (?:adopted|bought|own|got|have) (?:an?|my|our){_WHAT}", "has", is_kind=True),
     _pattern(rf"{_I}{_OFTEN} (?:have|own) an?{_WHAT}", "has", is_kind=True),

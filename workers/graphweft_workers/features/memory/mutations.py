@@ -103,36 +103,53 @@ _LOOKED_AHEAD: Final = 50
 # the first one stays valid in its own thread (``thread_valid_to``), until any thread states another object.
 _VALIDITY: Final = (
     f"MATCH (f:{FACT} {{key: key}}) WITH key, f ORDER BY f.valid_from, f.id WITH key, collect(f) AS facts "
-    "UNWIND range(0, size(facts) - 1) AS number "
+    f"UNWIND range(0, size(facts) - 1, {_LOOKED_AHEAD}) AS at "
+    f"WITH facts[at .. at + {2 * _LOOKED_AHEAD + 2}] AS facts UNWIND range(0, size(facts) - 1) AS number "
+    f"WITH facts, number WHERE number < {_LOOKED_AHEAD} "
     f"WITH facts[number] AS fact, facts[number + 1 .. number + {_LOOKED_AHEAD + 1}] AS others, "
     f"facts[number + 1] AS later, facts[number + {_LOOKED_AHEAD + 1}] AS beyond "
     "SET fact.valid_to = later.valid_from, fact.thread_valid_to = coalesce(head([other IN others WHERE "
     "other.object <> fact.object OR coalesce(other.thread_id, '') = coalesce(fact.thread_id, '') "
     "| other.valid_from]), beyond.valid_from)"
 )
+
+
 # A claim ends what it cannot hold with, in whatever order they arrive: another object of the same predicate, or the
 # same object that holds no longer. Statements of one message do not end each other.
 # Only claims within ``_LOOKED_AHEAD`` places of those of a change, which have the ranks ``first`` to ``last``, can end
-# by it, or hold again.
-_ENDS: Final = (
-    f"MATCH (s:{STATEMENT} {{key: key}}) WHERE NOT s.memory_id IN $gone WITH first, last, s ORDER BY s.rank "
-    "WITH first, last, collect(s) AS claims "
-    "WITH claims, size([each IN claims WHERE each.rank < first]) AS begin, "
-    "size([each IN claims WHERE each.rank <= last]) AS stop "
-    f"WITH claims, CASE WHEN begin < {_LOOKED_AHEAD} THEN 0 ELSE begin - {_LOOKED_AHEAD} END AS begin, stop "
-    f"WITH claims[begin .. stop + {_LOOKED_AHEAD}] AS claims, stop - begin AS many "
-    "UNWIND range(0, size(claims) - 1) AS number WITH claims, number, many WHERE number < many "
-    f"WITH claims[number] AS one, claims[number + 1 .. number + {_LOOKED_AHEAD + 1}] AS others "
-    "WITH one, [head([other IN others WHERE other.memory_id <> one.memory_id AND CASE "
-    "WHEN one.holds AND other.holds THEN other.object_key <> one.object_key "
-    "WHEN one.holds THEN other.object_key = one.object_key OR other.object_key = '' "
-    "WHEN other.holds THEN one.object_key = other.object_key OR one.object_key = '' ELSE false END "
-    "| other.timestamp + ' ' + other.id]), one.judged] AS enders "
-    "WITH one, reduce(lowest = '~', each IN enders | CASE WHEN each < lowest THEN each ELSE lowest END) AS first "
-    "WITH one, split(CASE WHEN first = '~' THEN null ELSE first END, ' ') AS ended "
-    "WHERE coalesce(one.superseded_by, '') <> coalesce(ended[1], '') OR coalesce(one.until, '') <> "
-    "coalesce(ended[0], '') SET one.until = ended[0], one.superseded_by = ended[1]"
-)
+# by it, or hold again. They are looked at by so many, with their properties in lists: a server copies the list of all
+# claims for each row, and reads a property anew for each pair.
+def _ends(left: str) -> str:
+    """Return the query that decides on claims of a key; ``left`` is the condition that a claim ``s`` stays."""
+    return (
+        f"MATCH (s:{STATEMENT} {{key: key}}) WHERE {left} WITH first, last, s ORDER BY s.rank "
+        "WITH first, last, collect(s) AS claims, collect(s.rank) AS ranks "
+        "WITH claims, size([each IN ranks WHERE each < first]) AS begin, "
+        "size([each IN ranks WHERE each <= last]) AS stop "
+        f"WITH claims, CASE WHEN begin < {_LOOKED_AHEAD} THEN 0 ELSE begin - {_LOOKED_AHEAD} END AS begin, stop "
+        f"UNWIND range(0, size(claims) - 1, {_LOOKED_AHEAD}) AS at "
+        f"WITH claims, begin, stop, at WHERE at < stop AND at + {_LOOKED_AHEAD} > begin "
+        f"WITH begin, stop, at, claims[at .. at + {2 * _LOOKED_AHEAD}] AS claims "
+        "WITH begin, stop, at, claims, "
+        "[each IN claims | [each.memory_id, each.holds, each.object_key, each.timestamp + ' ' + each.id, each.judged]] "
+        "AS said "
+        "UNWIND range(0, size(claims) - 1) AS number WITH claims, said, number, at + number AS place, begin, stop "
+        f"WHERE number < {_LOOKED_AHEAD} AND place >= begin AND place < stop "
+        "WITH claims[number] AS claim, said[number] AS one, "
+        f"said[number + 1 .. number + {_LOOKED_AHEAD + 1}] AS others "
+        "WITH claim, [head([other IN others WHERE other[0] <> one[0] AND CASE "
+        "WHEN one[1] AND other[1] THEN other[2] <> one[2] "
+        "WHEN one[1] THEN other[2] = one[2] OR other[2] = '' "
+        "WHEN other[1] THEN one[2] = other[2] OR one[2] = '' ELSE false END | other[3]]), one[4]] AS enders "
+        "WITH claim, reduce(low = '~', each IN enders | CASE WHEN each < low THEN each ELSE low END) AS first "
+        "WITH claim, split(CASE WHEN first = '~' THEN null ELSE first END, ' ') AS ended "
+        "WHERE coalesce(claim.superseded_by, '') <> coalesce(ended[1], '') OR coalesce(claim.until, '') <> "
+        "coalesce(ended[0], '') SET claim.until = ended[0], claim.superseded_by = ended[1]"
+    )
+
+
+_STAYS: Final = "NOT s.memory_id IN $gone"
+_ENDS: Final = _ends(_STAYS)
 _RANKS: Final = "WITH s.key AS key, min(s.rank) AS first, max(s.rank) AS last WHERE key IS NOT NULL"
 _MOST_ENDED: Final = 3
 """Statements that verdicts about one statement may end."""
@@ -154,13 +171,25 @@ _KEEP_VERDICT: Final = (
 _MAY_END: Final = (
     "n.predicate IS NULL AND o.predicate IN n.topics AND o.subject = 'user' AND o.key IS NOT NULL AND o.holds"
 )
-_JUDGED_BY: Final = (
-    f"OPTIONAL MATCH (m:{STATEMENT})-[j:{JUDGED}]->(o) WHERE j.verdict = 'ends' AND NOT m.memory_id IN $gone "
-    "WITH o, min(m.timestamp + ' ' + m.id) AS judged SET o.judged = judged"
-)
+
+
+def _judged_by(left: str) -> str:
+    """Return the query that says which verdict ends ``o``; ``left`` is the condition that a statement ``s`` stays."""
+    return (
+        f"OPTIONAL MATCH (s:{STATEMENT})-[j:{JUDGED}]->(o) WHERE j.verdict = 'ends' AND {left} "
+        "WITH o, min(s.timestamp + ' ' + s.id) AS judged SET o.judged = judged"
+    )
+
+
+_JUDGED_BY: Final = _judged_by(_STAYS)
 _OF_ENDED: Final = "WITH o.key AS key, min(o.rank) AS first, max(o.rank) AS last WHERE key IS NOT NULL "
 _ENDED_OF: Final = f"MATCH (s)-[k:{JUDGED}]->(o:{STATEMENT}) WHERE k.verdict = 'ends' WITH DISTINCT o "
 """What verdicts about statements ``s`` have ended."""
+_NOT_ERASED: Final = f"NOT coalesce({IS_ERASED.format('s')}, false)"
+# Nodes without ``known_scopes`` belong to rules, which may have statements of a bank.
+_ERASED_STATEMENTS: Final = (
+    f"MATCH (s:{STATEMENT} {{user_id: $user_id}}) WHERE s.known_scopes IS NOT NULL AND {IS_ERASED.format('s')} "
+)
 _MOST_OF_KEY: Final = 10
 """Claims of one key and event that may end others: the last ones."""
 _STATEMENTS_OF: Final = (
@@ -305,21 +334,11 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "memory.erase",
         f"MATCH (v:{VERSION} {{user_id: $user_id}}) WHERE {IS_ERASED.format('v')} DETACH DELETE v",
     ),
-    "erase_statements": (
-        "memory.erase",
-        # Nodes without ``known_scopes`` belong to rules, which may have statements of a bank.
-        f"MATCH (s:{STATEMENT} {{user_id: $user_id}}) WHERE s.known_scopes IS NOT NULL AND {IS_ERASED.format('s')} "
-        "DETACH DELETE s",
-    ),
-    "recount_erased": (
-        "memory.erase",
-        f"MATCH (o:{STATEMENT}) WHERE o.user_id = $user_id AND o.judged IS NOT NULL {_JUDGED_BY}",
-    ),
-    "erase_ends": (
-        "memory.erase",
-        f"MATCH (kept:{STATEMENT} {{user_id: $user_id}}) WITH DISTINCT kept.key AS key WHERE key IS NOT NULL "
-        f"WITH key, '' AS first, '~' AS last {_ENDS}",
-    ),
+    # Before the statements go: what they had ended holds again, or ends by what is left.
+    "erase_ends": ("memory.erase", f"{_ERASED_STATEMENTS}{_RANKS} {_ends(_NOT_ERASED)}"),
+    "recount_erased": ("memory.erase", f"{_ERASED_STATEMENTS}WITH s {_ENDED_OF}{_judged_by(_NOT_ERASED)}"),
+    "revive_judged_erased": ("memory.erase", f"{_ERASED_STATEMENTS}WITH s {_ENDED_OF}{_OF_ENDED}{_ends(_NOT_ERASED)}"),
+    "erase_statements": ("memory.erase", f"{_ERASED_STATEMENTS}DETACH DELETE s"),
     "erase_sources": (
         "memory.erase",
         f"MATCH (s:{SUMMARY} {{user_id: $user_id}}) WHERE {IS_ERASED.format('s')} "
@@ -683,13 +702,11 @@ def _erase(event: Event, logged: LogTime) -> _Said:
     user = {"user_id": payload.user_id}
     until = user | erasure_of(payload, logged)
     timed = (
-        "mark_elsewhere", "mark", "erase", "erase_versions", "erase_statements", "erase_sources", "erase_summaries",
+        "mark_elsewhere", "mark", "erase", "erase_versions", "recount_erased", "erase_ends", "revive_judged_erased",
+        "erase_statements", "erase_sources", "erase_summaries",
     )  # fmt: skip
     others = ("erase_facts", "erase_preferences", "erase_preference_times", "erase_validity")
-    ended = ("recount_erased", "erase_ends")
-    return [
-        *((id, until) for id in timed), *((id, user) for id in others), *((id, user | {"gone": []}) for id in ended),
-    ]  # fmt: skip
+    return [*((id, until) for id in timed), *((id, user) for id in others)]
 
 
 def _judged(event: Event, logged: LogTime) -> _Said:

@@ -15,6 +15,7 @@ from graphweft_contracts import Event
 from graphweft_contracts.memory import MemoryEmbedded, memory_id, version_of
 from graphweft_contracts.search import IndexType
 from graphweft_workers.embedding.protocol import Embedder
+from graphweft_workers.ports.graph_store import Table
 from graphweft_workers.retrieval.scope_ranking import FITTING
 from graphweft_workers.testing.suites.memory_model import T0
 from graphweft_workers.testing.suites.search_kit import (
@@ -263,6 +264,29 @@ class MemoryFilterSuite(SearchFixtures):
         assert "Answer in German" not in texts(await search(kit.searcher(), query("tea", k=4))), "only in a block"
         await kit.apply(changed("w", "p", pinned=False))
         assert "Answer in German" not in texts(await search(kit.searcher(), query("tea", k=4, fill="latest")))
+
+    async def test_pinned_memories_come_with_the_latest_rows(
+        self, kit: SearchKit, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await kit.apply(
+            added("p", "Answer in German"),
+            *(added(f"e{n}", f"tea {n}") for n in range(3)),
+            changed("u", "p", pinned=True),
+        )
+        asked: list[str] = []
+        read = kit.store.read
+
+        async def counted(app_id: str, query: str, *more: Any, **options: Any) -> Table:
+            asked.append(query)
+            return await read(app_id, query, *more, **options)
+
+        monkeypatch.setattr(kit.store, "read", counted)
+        for text in ("tea", "", "Who am I?"):
+            asked.clear()
+            found = await search(kit.searcher(), query(text, k=9, fill="latest", of="memories"))
+            assert texts(found)[0] == "Answer in German"
+            assert sorted(texts(found)[1:]) == ["tea 0", "tea 1", "tea 2"]
+            assert ["UNION ALL" in each for each in asked if "n.pinned =" in each] == [True]
 
     async def test_pinned_memories_take_up_to_half_of_the_rows(self, kit: SearchKit) -> None:
         pins = [

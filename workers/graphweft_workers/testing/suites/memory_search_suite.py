@@ -57,6 +57,24 @@ e-mail@example.org
 nothingofthekind
 """
 QUESTIONS = (*_QUESTIONS.strip().split("\n"), LONG)
+LANGUAGES = {
+    "German": ("Ich habe zwei Häuser in Köln.", "Wo ist mein Haus?"),
+    "French": ("J’habite dans l’immeuble bleu.", "immeuble"),
+    "Turkish": ("Annem İstanbul'da yaşıyor.", "istanbul"),
+    "Polish": ("Mieszkam w Łodzi.", "Lodz"),
+    "Vietnamese": ("Tôi sống ở Đà Nẵng.", "Da Nang"),
+    "Russian": ("Я живу в Москве.", "Где Москва?"),
+    "Arabic": ("أختي تسكن بالقاهرة", "أين القَاهِرَة؟"),
+    "Hebrew": ("אחותי גרה בירושלים", "ירושלים"),
+    "Hindi": ("मुझे ठंडा पानी पसंद है", "पानी"),
+    "Thai": ("ฉันปวดหัวทุกเช้า", "ปวดหัว"),
+    "Japanese": ("猫の名前はタマです", "猫"),
+    "Chinese": ("我的狗叫小白", "狗"),
+    "Korean": ("제 고양이는 귀여워요", "고양이"),
+    "Persian": ("کتاب\u200cهای من", "کتاب"),
+    "emoji": ("I love 🍕", "🍕"),
+}
+"""Language -> what is remembered, and a question that finds it by words."""
 FAILURES = [
     (EmbedderUnavailable("no answer from the endpoint"), "no answer from the endpoint"),
     (EmbeddingRefused("m", [None]), "refuses 1 of 1 texts"),
@@ -76,6 +94,14 @@ class MemorySearchSuite(SearchFixtures):
         await kit.fill(await batches([({"user_id": "u1"}, [f"tea {letter * (length - 4)}"])]))
         found = await search(kit.searcher(), query("tea", "fulltext"))
         assert texts(found) == [f"tea {letter * (length - 4)}"[:50_000]]
+
+    @pytest.mark.parametrize("index_type", ["fulltext", None])
+    async def test_a_memory_is_found_in_its_language(self, kit: SearchKit, index_type: IndexType | None) -> None:
+        await kit.fill(await batches([({"user_id": "u1"}, [said for said, _ in LANGUAGES.values()])], embedded=0))
+        searcher = kit.searcher()
+        for language, (said, asked) in LANGUAGES.items():
+            found = await search(searcher, query(asked, index_type))
+            assert texts(found)[:1] == [said], language
 
     async def test_vectors_that_are_equally_near_go_by_their_ids(self, kit: SearchKit) -> None:
         """Servers add 32-bit numbers in an order of their own, so the sums differ where they should not."""

@@ -1,0 +1,77 @@
+"""Turns whose subject is in a turn before, and how a ranking finds them."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from graphweft_workers.retrieval.continued_turns import continues
+from graphweft_workers.retrieval.questions import read_question
+from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex
+from graphweft_workers.retrieval.scope_ranking import FITTING, rank
+from graphweft_workers.retrieval.signals import KindIndex, Near
+from graphweft_workers.text.terms import terms
+
+SMALL_TALK = (("user", "The train was late."), ("assistant", "Sorry to hear that."))
+
+
+def found(said: tuple[tuple[str, str], ...], question: str) -> dict[str, float]:
+    turns = (*SMALL_TALK, *said, *SMALL_TALK)
+    index = ScopeIndex([
+        IndexedNode(
+            str(number), f"2026-01-01T10:{number:02}:00Z", " ".join(terms(text)), len(terms(text)), thread="c",
+            who=role, role=role, said=text,
+        )
+        for number, (role, text) in enumerate(turns)
+    ])  # fmt: skip
+    assert index.read(100)
+    asked = read_question(question, today=date(2026, 2, 1))
+    hits = rank(asked, [KindIndex(of=0, index=index)], Near())
+    return {turns[int(hit.key)][1]: hit.score for hit in hits}
+
+
+@pytest.mark.parametrize(
+    ("said", "question", "answer"),
+    [
+        ((("user", "My birthday is on May 3rd."), ("user", "no, it's May 5th")), "When is my birthday?", 1),
+        (
+            (("user", "My birthday is on May 3rd."), ("assistant", "Noted!"), ("user", "no, it's May 5th")),
+            "When is my birthday?", 2,
+        ),
+        ((("assistant", "Tell me your favourite colour."), ("user", "Blue.")), "What is my favourite colour?", 1),
+        ((("assistant", "Do you live in Oslo?"), ("user", "Yes, since 2019.")), "Since when do I live in Oslo?", 1),
+        (
+            (("user", "My sister moved to Bergen."), ("assistant", "How nice."), ("user", "Sorry, I meant Stavanger.")),
+            "Where did my sister move?", 2,
+        ),
+    ],
+)  # fmt: skip
+def test_an_answer_is_found_by_the_words_of_what_it_answers(
+    said: tuple[tuple[str, str], ...], question: str, answer: int
+) -> None:
+    hits = found(said, question)
+    assert said[answer][1] in list(hits)[:2]
+    assert hits[said[answer][1]] >= FITTING
+    assert not {"The train was late.", "Noted!", "How nice."} & {*hits}
+
+
+@pytest.mark.parametrize("text", ["No, it's May 5th", "Actually, Bergen", "Nein, am 5. Mai", "nope, blue"])
+def test_a_turn_that_corrects_continues(text: str) -> None:
+    assert continues(text, "user")
+    assert continues(text, "assistant")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "Thanks!", "Okay, great", "The train was late.", "I like tea", "What is it?", "No, really?", "How nice.",
+        "I moved to Bergen last week, and like it.", "No idea what the committee decided about the new building.",
+    ],
+)  # fmt: skip
+def test_other_turns_do_not_continue(text: str) -> None:
+    assert not continues(text, "user")
+
+
+def test_a_few_words_are_an_answer_of_the_user_only() -> None:
+    assert (continues("Blue.", "user"), continues("Blue.", "assistant")) == (True, False)

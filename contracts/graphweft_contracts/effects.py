@@ -6,10 +6,8 @@ from typing import Final
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-__all__ = ("EFFECTS_DATA", "Effects")
-
 EFFECTS_DATA: Final = b"data"
-"""The field of an entry of a Redis stream that holds the message, as JSON. On Kafka it is the value of the record."""
+"""The field of an entry of a stream that holds the message, as JSON. On a topic it is the value of the record."""
 
 
 class Effects(BaseModel):

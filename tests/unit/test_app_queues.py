@@ -35,7 +35,7 @@ class Writer:
     def __init__(self) -> None:
         self.ranges: list[tuple[str, str]] = []
         self.parked = self
-        self.state = SimpleNamespace(batch_events=self.batch_events, rules=self, strikes=Strikes())
+        self.state = SimpleNamespace(batch_events=self.batch_events, rules=self, strikes=Strikes(), effects=None)
 
     async def reread(self, app_id: str, parking: Parking, given: CommittedPosition) -> RereadPage:
         self.ranges.append((parking.position.offset, given.offset))

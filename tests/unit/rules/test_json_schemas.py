@@ -220,7 +220,11 @@ def test_a_schema_is_lawful_and_describes_each_key(kind: Kind) -> None:
     told = 0
     for path in places(schema):
         found = inside(schema, path)
-        if path[-2:-1] == ("properties",) and isinstance(found, dict) and not {"if", "then", "else"} & {*path[:-2]}:
+        if (
+            path[-2:-1] == ("properties",)
+            and isinstance(found, dict)
+            and not {"if", "then", "else", "not"} & {*path[:-2]}
+        ):
             reference = found.get("$ref", "").removeprefix("#/definitions/")
             assert (schema["definitions"][reference] if reference else found)["description"], path
             told += 1

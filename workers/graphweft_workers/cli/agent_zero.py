@@ -11,7 +11,6 @@ from graphweft_workers.cli.options import Json, Rules, command
 from graphweft_workers.cli.output import show
 from graphweft_workers.new_project import AGENT_ZERO, agent_zero_files, write_project
 from graphweft_workers.reports.report import PlainReport
-from graphweft_workers.settings.settings import Settings
 
 _Root = Annotated[Path, typer.Argument(help="Folder of Agent Zero, the one with agent.py; /a0 in its container.")]
 _NEXT: Final = (
@@ -32,6 +31,7 @@ async def agent_zero_install(
     The rules go into the folder of workflows, where `graphweft up` finds them, unless it has some for this workflow.
     """
     from graphweft.adapters.agent_zero.installation import install
+    from graphweft_workers.settings.settings import Settings
 
     folder = Settings.load(rules=rules).rules
     done = install(path, force=force)

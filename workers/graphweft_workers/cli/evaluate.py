@@ -27,7 +27,6 @@ from graphweft_workers.evaluation.questions import Evidence, MemoryQuestion
 from graphweft_workers.reports.evaluation import EvaluationReport
 from graphweft_workers.reports.report import Notice, Part, PlainReport
 from graphweft_workers.settings.settings import Settings
-from graphweft_workers.wiring.apps import known_apps
 from graphweft_workers.wiring.connections import make_transport
 from graphweft_workers.wiring.running import check_bus, running_graph
 
@@ -148,6 +147,8 @@ def _questions(file: Path | None, locomo: Path | None) -> tuple[Sequence[MemoryQ
 
 async def _check_app(settings: Settings, app: str) -> None:
     """Raise ``InvalidSettings`` for an app without a graph: a misspelt one would answer nothing, and pass in CI."""
+    from graphweft_workers.wiring.apps import known_apps
+
     async with running_graph(settings) as graph:
         found = await known_apps(graph)
     if found is None or app in found:

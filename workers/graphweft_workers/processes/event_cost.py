@@ -1,6 +1,7 @@
 """What events cost on this machine: a worker in this process applies them on an embedded server of its own.
 
-The CPU of both is measured, not the time that passes, so other work on the machine counts little.
+The CPU of both is measured, the worker's in its thread, not the time that passes, so other work on the machine counts
+little.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from pydantic import SecretStr
 
 from graphweft import Client
 from graphweft_contracts import Event
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.processes.mutation import open_mutation
@@ -112,13 +113,13 @@ async def _spent(
     publishing = threading.Thread(target=asyncio.run, args=(_publish(settings, events),))
     publishing.start()
     publishing.join()
-    before, server_before = time.process_time(), await server.cpu_s()
+    before, server_before = SYSTEM_CLOCK.cpu(), await server.cpu_s()
     while any(each.lag for each in await bus.partitions.status()):
         await asyncio.wait([working], timeout=_POLL_S)
         if working.done():
             await working  # raises what ended it
             break
-    taken_s, server_s = time.process_time() - before, await server.cpu_s() - server_before
+    taken_s, server_s = SYSTEM_CLOCK.cpu() - before, await server.cpu_s() - server_before
     return taken_s * 1e6, server_s * 1e6
 
 

@@ -96,7 +96,7 @@ class Settings(ConsoleSettings):
         default=0,
         ge=0,
         le=10_000_000,
-        description="Messages that the effects stream keeps, about; on Kafka it keeps 64 MiB. 0: workers write none.",
+        description="Messages that the effects stream keeps, about; a topic keeps 64 MiB. 0: workers write none.",
     )
     lease_s: float = Field(
         default=10.0, ge=0.5, le=600, description="Seconds after which a dead worker's partitions are taken over."

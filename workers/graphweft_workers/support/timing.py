@@ -35,8 +35,6 @@ class EffectTiming:
     """Limit of one write: a commit waits for it."""
     again_s: float = 5.0
     """After a write that failed, the next one waits for this long."""
-    shown_s: float = 60.0
-    """`status` names a worker that could not write in this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.apps import QUOTAS, AppPolicies, read_policies
 from graphweft_workers.engine.usage.app_use import AppUse, read_uses
-from graphweft_workers.engine.usage.effects import refusals
+from graphweft_workers.engine.usage.effect_refusals import refusals
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.settings.settings import Settings
 

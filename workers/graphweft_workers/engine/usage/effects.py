@@ -13,9 +13,9 @@ import asyncio
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, override
 
 from graphweft_contracts import DeadLetter, Transient
@@ -23,6 +23,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.effects import Effects
 from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_workers.engine.log.read import LoggedEvent
+from graphweft_workers.engine.usage.effect_refusals import EFFECTS
 from graphweft_workers.ports.dead_letters import DeadLetters, LettersAround
 from graphweft_workers.ports.effects import EffectStream
 from graphweft_workers.ports.offsets import is_after, later
@@ -33,8 +34,6 @@ from graphweft_workers.telemetry.metrics import EFFECTS_FAILED, EFFECTS_LOST, EF
 
 logger = get_logger("graphweft.mutation")
 
-EFFECTS: Final = "effects:"
-"""Begins the key of the record of a worker that cannot write the stream."""
 _MOST_APPS: Final = 10_000
 """Apps of a partition that are kept while the bus refuses the stream."""
 _MOST_NAMES: Final = 200
@@ -231,20 +230,3 @@ class _CountedLetters(LettersAround):
             first = longer.offsets[before] if len(longer.offsets) > before else longer.offset
             self._count(longer, longer.count - before, first)
         return done
-
-
-def refusals(records: Mapping[str, bytes], now: float, *, timing: EffectTiming = TIMING.effects) -> list[str]:
-    """Return which workers cannot write the effects stream and since when, by their records; old ones are left out."""
-    found: list[str] = []
-    for key, body in records.items():
-        if key.startswith(EFFECTS):
-            with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
-                record = json.loads(body)
-                if now - float(record["at"]) < timing.shown_s:
-                    since = datetime.fromtimestamp(float(record["since"]), UTC)
-                    error = str(record["error"])[:300]
-                    found.append(
-                        f"worker {key.removeprefix(EFFECTS)} cannot write the effects stream since "
-                        f"{since:%Y-%m-%d %H:%M:%SZ}: {error}"
-                    )
-    return found

@@ -15,7 +15,7 @@ MOST_DOCUMENTS: Final = 20
 MOST_NAMES: Final = 200
 """Spellings that are looked up."""
 MOST_MENTIONS: Final = 1_000
-"""Names in the texts of seeds that are looked up: FalkorDB takes about 10 ms for so many, Neo4j 15."""
+"""Names in the texts of seeds that are looked up: a server takes 10 to 15 ms for so many."""
 MOST_NAMESAKES: Final = 5
 """Entities of the same name that count."""
 MOST_PINS: Final = 20

@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from graphweft_workers.retrieval.continued_turns import continues
+from graphweft_workers.retrieval.continued_turns import corrects, is_bare_answer
 from graphweft_workers.retrieval.questions import read_question
 from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex
 from graphweft_workers.retrieval.scope_ranking import FITTING, rank
@@ -56,10 +56,14 @@ def test_an_answer_is_found_by_the_words_of_what_it_answers(
     assert not {"The train was late.", "Noted!", "How nice."} & {*hits}
 
 
+def test_a_few_words_of_the_same_author_are_no_answer() -> None:
+    said = (("user", "Meine Schwester wohnt in Lyon."), ("user", "Mieszkam w Warszawie."))
+    assert list(found(said, "Lyon")) == [said[0][1]]
+
+
 @pytest.mark.parametrize("text", ["No, it's May 5th", "Actually, Bergen", "Nein, am 5. Mai", "nope, blue"])
-def test_a_turn_that_corrects_continues(text: str) -> None:
-    assert continues(text, "user")
-    assert continues(text, "assistant")
+def test_a_correction_is_known_by_its_beginning(text: str) -> None:
+    assert corrects(text)
 
 
 @pytest.mark.parametrize(
@@ -67,11 +71,13 @@ def test_a_turn_that_corrects_continues(text: str) -> None:
     [
         "", "Thanks!", "Okay, great", "The train was late.", "I like tea", "What is it?", "No, really?", "How nice.",
         "I moved to Bergen last week, and like it.", "No idea what the committee decided about the new building.",
+        "\u6211\u7684\u72d7\u53eb\u5c0f\u767d",
     ],
 )  # fmt: skip
-def test_other_turns_do_not_continue(text: str) -> None:
-    assert not continues(text, "user")
+def test_other_turns_are_neither_corrections_nor_bare_answers(text: str) -> None:
+    assert not corrects(text)
+    assert not is_bare_answer(text, "user")
 
 
 def test_a_few_words_are_an_answer_of_the_user_only() -> None:
-    assert (continues("Blue.", "user"), continues("Blue.", "assistant")) == (True, False)
+    assert [is_bare_answer("Blue.", role) for role in ("user", "assistant")] == [True, False]

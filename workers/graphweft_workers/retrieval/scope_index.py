@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
-from graphweft_workers.retrieval.continued_turns import continues
+from graphweft_workers.retrieval.continued_turns import corrects, is_bare_answer
 from graphweft_workers.retrieval.empty_turns import tells_nothing
 from graphweft_workers.retrieval.questions import has_number, has_time, tells_words
 from graphweft_workers.retrieval.ranking import K1, B, Candidate, idf
@@ -51,7 +51,7 @@ _POSTING_BYTES: Final = 2 * LANE_BYTES + 1
 _ALWAYS: Final = (None, None)
 _GAP: Final = timedelta(hours=1)
 """Turns of a thread that are further apart belong to different sessions."""
-_TIME, _NUMBER, EMPTY, ASKS, _SHORT, _USERS, CONTINUES = 1, 2, 4, 8, 16, 32, 64
+_TIME, _NUMBER, EMPTY, ASKS, _SHORT, _USERS, CORRECTS, ANSWERS = 1, 2, 4, 8, 16, 32, 64, 128
 _FEW: Final = 4
 """Terms of a short turn, without stop words."""
 
@@ -222,7 +222,7 @@ class ScopeIndex:
         self._sequences = array("I")
         self._starts = array("I", [0])
         self.flags = bytearray()
-        """What is known of each node: ``EMPTY``, ``ASKS``, ``CONTINUES`` and others."""
+        """What is known of each node: ``EMPTY``, ``ASKS``, ``CORRECTS`` and others."""
         self.before = array("I")
         """The turn before each node in its session; the node itself if there is none."""
         self.after = array("I")
@@ -520,7 +520,8 @@ def _flags_of(node: IndexedNode, of_node: Sequence[str]) -> int:
         | ASKS * node.said.rstrip(" \"')").endswith(("?", "\uff1f", "\u061f"))
         | _SHORT * (is_turn and tells_words(of_node) < _FEW)
         | _USERS * (node.role == "user" or not is_turn)
-        | CONTINUES * (is_turn and bool(node.said) and continues(node.said, node.role))
+        | CORRECTS * (is_turn and corrects(node.said))
+        | ANSWERS * (is_turn and is_bare_answer(node.said, node.role))
     )
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from graphweft_workers.retrieval.questions import RankedQuestion
 from graphweft_workers.retrieval.ranking import K1, B, idf
-from graphweft_workers.retrieval.scope_index import CONTINUES, EMPTY, ScopeIndex
+from graphweft_workers.retrieval.scope_index import ANSWERS, CORRECTS, EMPTY, ScopeIndex
 from graphweft_workers.text.terms import STOP_WORDS, terms
 
 PASSAGE: Final = 80
@@ -541,8 +541,9 @@ def _answered(index: ScopeIndex, number: int) -> list[int]:
         return []
     if index.asks(before):
         return [before] if index.authors[before] != index.authors[number] else []
-    if not index.flags[number] & CONTINUES:
-        return []
+    if not index.flags[number] & CORRECTS:
+        is_answer = index.flags[number] & ANSWERS and index.authors[before] != index.authors[number]
+        return [before] if is_answer else []
     own = index.before[before]
     if own != before and index.authors[own] == index.authors[number] != index.authors[before]:
         return [before, own]

@@ -97,7 +97,8 @@ class MemorySearchSuite(SearchFixtures):
 
     @pytest.mark.parametrize("index_type", ["fulltext", None])
     async def test_a_memory_is_found_in_its_language(self, kit: SearchKit, index_type: IndexType | None) -> None:
-        await kit.fill(await batches([({"user_id": "u1"}, [said for said, _ in LANGUAGES.values()])], embedded=0))
+        of_threads = [({"user_id": "u1", "thread_id": f"in {each}"}, [said]) for each, (said, _) in LANGUAGES.items()]
+        await kit.fill(await batches(of_threads, embedded=0))
         searcher = kit.searcher()
         for language, (said, asked) in LANGUAGES.items():
             found = await search(searcher, query(asked, index_type))

@@ -18,7 +18,7 @@ from tests.services.rules import rule_set
 
 from graphweft import Client, MemoryClient
 from graphweft_contracts import Event, QueryFailed, channels
-from graphweft_contracts.search import SEARCHED, Searched, SearchQuery
+from graphweft_contracts.search import READ, SEARCHED, Searched, SearchQuery
 from graphweft_rules import BoundQuery
 from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
@@ -312,9 +312,10 @@ def test_searches_that_can_never_work(query: dict[str, Any], message: str) -> No
 def test_facts_are_asked_for_each_time() -> None:
     """A fact ends without any write, so the graph is at the same version with other rows."""
     for of in SEARCHED:
-        bound = bind_search(SearchQuery.model_validate({"of": of, "memory": U1, "text": "tea"}), NOW)
+        asked = {} if of in READ else {"text": "tea"}
+        bound = bind_search(SearchQuery.model_validate({"of": of, "memory": U1} | asked), NOW)
         assert isinstance(bound, BoundQuery)
-        assert (key_of(APP, bound) is None) == (of in {"all", "facts"})
+        assert (key_of(APP, bound) is None) == (of in {"all", "facts", "profile"})
 
 
 async def test_a_client_searches_facts(url: str, falkordb: Place) -> None:

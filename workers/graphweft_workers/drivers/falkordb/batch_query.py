@@ -44,11 +44,13 @@ from graphweft_workers.drivers.falkordb.batch_text import BatchText
 def falkordb_batch_query(query: Outline, columns: Sequence[str], *, shared: frozenset[str] | None = None) -> BatchQuery:
     """Return how rows of a statement run on FalkorDB: see ``Dialect.batch_query``. Never raises."""
     columns = tuple(columns)
+    keys: tuple[str, ...] = ()
     try:
         source = BatchSource(query=query, columns={name: n + 1 for n, name in enumerate(columns)})
-        parts = _without_return(query, read_parts(query))
+        parts = read_parts(query)
+        keys = tuple(dict.fromkeys(_keys(source, parts)))  # also of rows that run one by one
+        parts = _without_return(query, parts)
         _check_names(query)
-        keys = tuple(dict.fromkeys(_keys(source, parts)))
         unwinds = any(isinstance(part, UnwindPart) for part in parts)
         text = BatchText(source=replace(source, bound=unwinds), parts=parts, shared=shared).text()
     except PatternError as error:
@@ -58,7 +60,7 @@ def falkordb_batch_query(query: Outline, columns: Sequence[str], *, shared: froz
         reason = str(refused)
     else:
         return BatchQuery(mode="ordered", statement=text, columns=columns, keys=keys, always=unwinds)
-    return BatchQuery(mode="single", statement=query.text, columns=columns, reason=reason)
+    return BatchQuery(mode="single", statement=query.text, columns=columns, keys=keys, reason=reason)
 
 
 def _check_names(query: Outline) -> None:

@@ -80,7 +80,9 @@ def guarded(partition: int, write: Write) -> str:
     if write.query is None or batch_query is None:
         return f"{header({}, given=values)}{_GUARD}{move}{_MOVED} RETURN __gw_moved"
     if _alone(write):
-        return header(write.rows[0], given=values) + in_guard(write.query, None, move)
+        # What the query does not use must not decide whether a row has an effect: of many rows it is not sent.
+        row = {name: write.rows[0][name] for name in batch_query.columns}
+        return header(row, given=values) + in_guard(write.query, None, move)
     return header({}, {_ROWS: _rows(batch_query, write)}, given=values) + in_guard(write.query, batch_query, move)
 
 

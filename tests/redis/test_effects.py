@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from tests.services.workers import working
 
 from graphweft import Client, Event
 from graphweft_contracts import BusUnavailable, channels
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.effects import EFFECTS_DATA, Effects
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
@@ -188,6 +190,23 @@ async def test_a_refused_stream_stops_nothing_and_is_caught_up(
             lambda: bus.usage.after(None), lambda found: "effects:w" not in found.found, why="the record is removed"
         )
     assert (await read_status(settings, bus)).to_json()["effects_refused"] == []
+
+
+async def test_a_worker_that_starts_removes_the_records_of_those_that_ended(
+    bus: Bus, graph: FalkorDBStore, rules: RuleSet, client: Client
+) -> None:
+    await emit(client, 1)
+    async with working(replace(bus, effects=Unwritable()), graph, rules, effects_keep=100):
+        await until(lambda: bus.usage.after(None), lambda found: "effects:w" in found.found, why="the worker says so")
+    now = SYSTEM_CLOCK.now().timestamp()
+    await bus.usage.put("effects:long-ended", json.dumps({"since": now - 900, "at": now - 900, "error": "?"}).encode())
+    await bus.usage.put("effects:alive", json.dumps({"since": now, "at": now + 900, "error": "?"}).encode())
+    async with working(bus, graph, rules, effects_keep=100):
+        await until(
+            lambda: bus.usage.after(None),
+            lambda found: [key for key in found.found if key.startswith("effects:")] == ["effects:alive"],
+            why="the records of ended workers are removed",
+        )
 
 
 class SlowDisk:

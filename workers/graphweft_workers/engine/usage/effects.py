@@ -5,7 +5,8 @@ writes the messages of that when it has, before it commits the position. So afte
 events again, and writes them again.
 
 A bus that refuses the stream stops nothing: what was to be said is added up, and is said together later. Meanwhile a
-record on the bus says so for ``status``. If the worker ends before that, these messages are missing.
+record on the bus says so for ``status``. If the worker ends before that, these messages are missing, and the next
+worker that starts removes the record.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.effects import Effects
 from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_workers.engine.log.read import LoggedEvent
-from graphweft_workers.engine.usage.effect_refusals import EFFECTS
+from graphweft_workers.engine.usage.effect_refusals import EFFECTS, ended
 from graphweft_workers.ports.dead_letters import DeadLetters, LettersAround
 from graphweft_workers.ports.effects import EffectStream
 from graphweft_workers.ports.offsets import is_after, later
@@ -186,7 +187,8 @@ class EffectReporter:
             EFFECTS_LOST.add(len(left))
 
     async def run(self) -> None:
-        """Write what the bus had refused, until cancelled."""
+        """Write what the bus had refused, until cancelled; remove the records of workers that ended before."""
+        await self._remove_records()
         while True:
             await self._clock.sleep(self._timing.again_s)
             if self._since:
@@ -227,6 +229,13 @@ class EffectReporter:
         if self._since:
             self._since = 0.0
             await self._say(None)
+
+    async def _remove_records(self) -> None:
+        with contextlib.suppress(Transient, TimeoutError):
+            async with asyncio.timeout(self._timing.write_s):
+                records = (await self._records.after(None)).found
+                for key in ended(records, self._name, self._clock.now().timestamp()):
+                    await self._records.put(key, None)
 
     async def _say(self, record: dict[str, Any] | None) -> None:
         with contextlib.suppress(Transient, TimeoutError):

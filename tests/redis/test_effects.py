@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -19,12 +21,14 @@ from tests.services.workers import working
 
 from graphweft import Client, Event
 from graphweft_contracts import BusUnavailable, channels
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.effects import EFFECTS_DATA, Effects
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import CommittedPosition
+from graphweft_workers.ports.graph_store import PositionMove
 from graphweft_workers.reports.report import Notice
 from graphweft_workers.reports.status import StatusReport
 from graphweft_workers.settings.settings import Settings
@@ -188,6 +192,66 @@ async def test_a_refused_stream_stops_nothing_and_is_caught_up(
     assert (await read_status(settings, bus)).to_json()["effects_refused"] == []
 
 
+async def test_a_worker_that_starts_removes_the_records_of_those_that_ended(
+    bus: Bus, graph: FalkorDBStore, rules: RuleSet, client: Client
+) -> None:
+    await emit(client, 1)
+    async with working(replace(bus, effects=Unwritable()), graph, rules, effects_keep=100):
+        await until(lambda: bus.usage.after(None), lambda found: "effects:w" in found.found, why="the worker says so")
+    now = SYSTEM_CLOCK.now().timestamp()
+    await bus.usage.put("effects:long-ended", json.dumps({"since": now - 900, "at": now - 900, "error": "?"}).encode())
+    await bus.usage.put("effects:alive", json.dumps({"since": now, "at": now + 900, "error": "?"}).encode())
+    async with working(bus, graph, rules, effects_keep=100):
+        await until(
+            lambda: bus.usage.after(None),
+            lambda found: [key for key in found.found if key.startswith("effects:")] == ["effects:alive"],
+            why="the records of ended workers are removed",
+        )
+
+
+class SlowDisk:
+    """The real graph, whose disk has written when ``written`` is set."""
+
+    def __init__(self, graph: FalkorDBStore) -> None:
+        self._graph = graph
+        self.asked = asyncio.Event()
+        self.written = asyncio.Event()
+        self.written.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._graph, name)
+
+    async def durable(self, run: str, move: PositionMove | None = None) -> None:
+        await self._graph.durable(run, move)
+        if not self.written.is_set():
+            self.asked.set()
+            await self.written.wait()
+
+
+async def notes(graph: FalkorDBStore) -> int:
+    result = await graph.read("acme", "MATCH (n:Note) RETURN count(n)", {}, timeout_s=60)
+    return int(result.rows[0][0]) if result.rows else 0
+
+
+async def test_what_is_applied_while_the_disk_writes_is_said_with_the_next_commit(
+    bus: Bus, graph: FalkorDBStore, rules: RuleSet, client: Client, connection: Any
+) -> None:
+    slow = SlowDisk(graph)
+    async with working(bus, slow, rules, effects_keep=100):
+        await emit(client, 1)
+        await until(lambda: said(connection), bool, why="the first one is said")
+        slow.written.clear()
+        second = await emit(client, 2)
+        await slow.asked.wait()
+        third = await emit(client, 3)
+        await until(lambda: notes(graph), lambda found: found == 3, why="applying waits for no disk")
+        slow.written.set()
+        messages = await until(
+            lambda: said(connection), lambda found: sum(each.events for each in found) == 3, why="all are said"
+        )
+    assert [each.last for each in messages[1:]] == [second, third]
+
+
 class KilledAfterCommit(NoCommits):
     """``Partitions`` of a worker that dies right after each commit."""
 
@@ -213,14 +277,10 @@ async def test_a_killed_worker_leaves_no_effect_unsaid(
         await emit(client, number)
     partitions = NoCommits(bus.partitions)
 
-    async def notes() -> int:
-        result = await graph.read("acme", "MATCH (n:Note) RETURN count(n)", {}, timeout_s=60)
-        return int(result.rows[0][0]) if result.rows else 0
-
     async with working(
         replace(bus, partitions=partitions, effects=Unwritable()), graph, rules, effects_keep=100, timing=QUICK
     ):
-        await until(notes, lambda found: found == 3, why="the graph has the effects")
+        await until(lambda: notes(graph), lambda found: found == 3, why="the graph has the effects")
     assert await said(connection) == []
     async with working(bus, graph, rules, effects_keep=100):
         messages = await until(lambda: said(connection), bool, why="it is said")

@@ -19,6 +19,9 @@ from tests.services.workers import working
 
 from graphweft_contracts import Event, GraphUnavailable, Layout, channels, wire
 from graphweft_rules import RuleSet
+from graphweft_workers.archive import archived_bus
+from graphweft_workers.archive.archiver import archive_now
+from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
@@ -114,3 +117,41 @@ async def test_a_graph_whose_last_event_was_trimmed_goes_on(
     await raw.xtrim(STREAM, maxlen=0, approximate=False)
     await add(raw, 2, now - 4_000)
     await applied(bus, graph, rules, [1, 2])
+    assert await gaps(bus) == []
+
+
+async def gaps(bus: Bus) -> list[tuple[str, str | None, str]]:
+    """Return the dead letters of what the log lacks."""
+    return [(each.reason, each.app_id, each.position) for each in await bus.dead_letters.read(limit=10)]
+
+
+async def test_a_graph_whose_last_event_was_deleted_by_hand_goes_on(
+    bus: Bus, graph: GraphStore, raw: Any, rules: RuleSet
+) -> None:
+    now = int(time.time() * 1000) + 10_000
+    await add(raw, 1, now)
+    await add(raw, 2, now + 1)
+    await applied(bus, graph, rules, [1, 2])
+    await raw.xdel(STREAM, f"{now + 1}-0")
+    await add(raw, 3, now + 2)
+    await applied(bus, graph, rules, [1, 2, 3])
+    assert await gaps(bus) == [("trimmed", APP, f"0:{now + 1}-0")]
+
+
+async def test_a_graph_goes_on_whose_last_event_is_in_a_gap_of_the_archive(
+    url: str, bus: Bus, graph: GraphStore, raw: Any, rules: RuleSet, tmp_path: Path
+) -> None:
+    (tmp_path / "archive").mkdir()
+    blobs = open_blobs(str(tmp_path / "archive"))
+    now = int(time.time() * 1000) + 10_000
+    await add(raw, 1, now)
+    await add(raw, 2, now + 1)
+    await applied(bus, graph, rules, [1, 2])
+    async with contextlib.aclosing(redis_bus(url, group=channels.ARCHIVE_GROUP)) as reader:
+        await archive_now(reader, blobs)
+    await add(raw, 3, now + 2)
+    await applied(bus, graph, rules, [1, 2, 3])
+    await raw.xtrim(STREAM, maxlen=0, approximate=False)
+    await add(raw, 5, now + 10)
+    await applied(archived_bus.archived(bus, blobs), graph, rules, [1, 2, 3, 5])
+    assert await gaps(bus) == [("trimmed", APP, f"0:{now + 2}-0")]

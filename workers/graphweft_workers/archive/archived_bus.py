@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from graphweft_contracts import BusUnavailable
 from graphweft_contracts.plurals import counted
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry, EventLog
+from graphweft_workers.ports.event_log import Batch, CommittedPosition, EntriesLost, Entry, EventLog
 from graphweft_workers.ports.offsets import offset_order
 from graphweft_workers.ports.pages import last_page
 
@@ -85,7 +84,7 @@ class ArchivedLog:
     async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         """See ``EventLog.after``: from the archive as far as it reaches, then from the bus.
 
-        Raises ``BusUnavailable`` if entries between the two are missing.
+        Raises ``EntriesLost`` if entries between the two are missing.
         """
         looked = False
         while True:
@@ -133,9 +132,9 @@ class ArchivedLog:
         return False
 
 
-def _lost(partition: int, offset: str, number: int) -> BusUnavailable:
+def _lost(partition: int, offset: str, number: int) -> EntriesLost:
     were, are, they = ("was", "is", "it is") if number == 1 else ("were", "are", "they are")
-    return BusUnavailable(
+    return EntriesLost(
         f"{counted(number, 'entry')} of partition {partition} after {offset or 'the start'} {were} trimmed from the "
         f"bus and {are} not in the archive: {they} lost. `graphweft archive verify` lists what is missing"
     )

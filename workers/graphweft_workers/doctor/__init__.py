@@ -409,7 +409,8 @@ def _without_effect(letters: int, causes: Sequence[DeadLetterCause]) -> list[Che
     gone = sum(cause.events for cause in causes if cause.reason == "trimmed")
     if gone:
         found = (
-            f"{counted(gone, 'event was', 'events were')} gone from the log before they took effect, or took it again"
+            f"{counted(gone, 'event is', 'events are')} gone from the log: before they took effect or took it again, "
+            "or where a rebuild needs them"
         )
         advice = (
             "`graphweft dlq list --reason trimmed` says which, and what to do; drop these letters to accept the loss"

@@ -267,11 +267,13 @@ class Partition:
             move = PositionMove(partition=self.number, before=kept, after=graph, reached=reached)
         # Before the position is stored anywhere: who finds a position must find the marks for it.
         await write_marks(self._parts.bus.series, self.number, self.recent, graph.offset, least=least)
+        effects = self._state.effects
+        said = {} if effects is None else effects.take(self.number)  # what is applied from now on may not be on disk
         with DB_DURATION.timed("durable", clock=self._state.clock):
             await self._parts.graph.durable(self._run, move)
         self.positions.kept_on_graph(graph)
-        if self._state.effects is not None:
-            await self._state.effects.write(self.number)
+        if effects is not None:
+            await effects.write(self.number, said)
         with BUS_DURATION.timed("commit", clock=self._state.clock):
             await self._parts.bus.partitions.commit(self.number, bus)
         self.positions.committed_on_bus(graph, bus)

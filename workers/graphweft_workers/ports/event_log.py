@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from graphweft_contracts import Event, Layout, wire
+from graphweft_contracts import BusUnavailable, Event, Layout, wire
 from graphweft_contracts.errors import MisplacedEvent
 from graphweft_workers.ports import event_decoder
 from graphweft_workers.ports.event_decoder import PlainEvent
+
+
+class EntriesLost(BusUnavailable):
+    """Entries that were asked for are neither on the bus nor in its archive."""
 
 
 class Judge(Protocol):
@@ -153,7 +157,10 @@ class EventLog(Protocol):
         ...
 
     async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
-        """Return up to ``limit`` entries after an offset that exist now. Tools use it; it needs no claim."""
+        """Return up to ``limit`` entries after an offset that exist now. Tools use it; it needs no claim.
+
+        With an archive, raises ``EntriesLost`` if entries between two that exist are missing.
+        """
         ...
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:

@@ -23,6 +23,8 @@ class PartitionStatus:
     """Entries that were ever written to the partition. A bus may count control records too."""
     trimmed: int
     """Entries that the bus no longer holds."""
+    deleted: str = ""
+    """The last offset of an entry that somebody removed from between others, by hand; empty if nobody ever did."""
     note: str = ""
     """The note of ``CommittedPosition``."""
     fault: str = ""

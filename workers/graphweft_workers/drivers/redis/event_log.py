@@ -374,6 +374,7 @@ class RedisEventLog:
             length = stream_info["length"] if there else 0
             written = stream_info["entries-added"] if there else 0
             last = stream_info["last-generated-id"].decode() if there else "0-0"  # also of a stream that is trimmed
+            deleted = stream_info["max-deleted-entry-id"].decode() if there else "0-0"  # by XDEL
             fault = fault_of(stream_info, time[0] * 1000, f"graphweft bus mend {partition}")
             now_ms = time[0] * 1000
             if offset_number(last)[0] >= now_ms + FAR_MS:
@@ -394,6 +395,7 @@ class RedisEventLog:
                     note=notes.get(str(partition).encode(), b"").decode(),
                     written=written,
                     trimmed=written - length,
+                    deleted="" if deleted == "0-0" else deleted,
                     fault=fault,
                 )
             )

@@ -9,10 +9,15 @@ from graphweft_contracts import QueryFailed
 from graphweft_workers.engine.apply.half_done import HalfDonePlans
 from graphweft_workers.engine.apply.older_graph import NeedsRebuild, OlderGraphs
 from graphweft_workers.engine.apply.worker_state import WorkerState
-from graphweft_workers.engine.log.read import LoggedEvent
+from graphweft_workers.engine.log.read import LoggedEvent, letter_of_gap
 from graphweft_workers.engine.plan.graph_marks import has_plan
+from graphweft_workers.ports.event_log import EntriesLost
 from graphweft_workers.ports.graph_store import Checkpoint
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.partitions import PartitionStatus
+from graphweft_workers.support.lazy_logger import get_logger
+
+logger = get_logger("graphweft.mutation")
 
 
 class OpenedGraph(NamedTuple):
@@ -67,25 +72,44 @@ class GraphOpening:
         return OpenedGraph(await applier.resume(number, app_id, progress, events, strikes=strikes), 0, events)
 
     async def _check_log(self, app_id: str, offset: str, last: str) -> None:
-        """Raise if a graph stands at an entry that the log has lost.
+        """Raise if a graph stands at an entry that the log has surely lost with its end.
 
         Other events would count as applied, up to ``last``, or come behind effects that the log does not hold. An entry
-        before all that the log has was trimmed. An offset of one number is there if the log does not end before it.
+        before all that the log has was trimmed. One that may have been removed from between others, by hand or because
+        the archive has a gap there, has its effects in the graph: that gets a dead letter and stops nothing. An offset
+        of one number is there if the log does not end before it.
         """
+        log, number = self._state.log, self._number
         if is_after(offset, last):
-            end = next((each.end for each in await self._state.partitions.status() if each.id == self._number), "")
+            end = (await self._status()).end
             if not is_after(offset, end):
                 return
             why = f"which ends at {end or 'nothing'}: the log was recreated or lost its end"
-        elif "-" in offset and offset != last and not await self._state.log.entries(self._number, [offset]):
-            first = await self._state.log.after(self._number, "", limit=1)
-            if not first or is_after(first[0].offset, offset):
+        elif "-" in offset and offset != last and not await log.entries(number, [offset]):
+            before = await log.before(number, offset, limit=1)
+            if not before:
+                return
+            if not is_after(offset, (await self._status()).deleted):
+                await self._report_gap(app_id, offset)
+                return
+            try:
+                await log.after(number, before[-1].offset, limit=1)
+            except EntriesLost:
+                await self._report_gap(app_id, offset)
                 return
             why = "which holds no such entry: the log lost its end and went on, as after a fail-over"
         else:
             return
         raise NeedsRebuild(
-            f"the graph of {app_id!r} stands at {offset} of partition {self._number}, {why}. Restore the log, or "
+            f"the graph of {app_id!r} stands at {offset} of partition {number}, {why}. Restore the log, or "
             f"rebuild the graph from it: `graphweft rebuild --app {app_id} --swap`",
             retry_after_s=5.0,
         )
+
+    async def _status(self) -> PartitionStatus:
+        return next(each for each in await self._state.partitions.status() if each.id == self._number)
+
+    async def _report_gap(self, app_id: str, offset: str) -> None:
+        letter = letter_of_gap(self._number, offset, app_id, clock=self._state.clock)
+        await self._state.letters.put([letter])
+        logger.warning("log_gap", partition=self._number, app_id=app_id, at=offset, message=letter.message)

@@ -54,9 +54,7 @@ async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False, without_
     A signed event stays if nobody signs its retry here, unless ``without_keys`` says that workers check no signatures.
     """
     if letter.reason == "trimmed":
-        return RetryResult(
-            kept="the bus trimmed these events before they were read: emit them again, or drop this letter"
-        )
+        return RetryResult(kept=letter.message)  # which says what can be done instead
     if not without_keys and bus.judge is None and SIGNATURE in wire.unpack(await payload_of(bus, letter)):
         return RetryResult(kept=_NO_KEYS)
     if not letter.offsets:

@@ -458,6 +458,22 @@ def _retries_only_copy(each: LoggedEvent, recent: RecentEvents) -> bool:
     return recent.is_only_its_own_copy(identity_of(each.entry, each.plain), rest.split(":", 1)[0])
 
 
+def letter_of_gap(partition: int, offset: str, app_id: str, *, clock: Clock = SYSTEM_CLOCK) -> DeadLetter:
+    """Return the dead letter of an entry whose effects the graph of an app has, and which the log no longer has."""
+    return DeadLetter(
+        id=f"{partition}:{offset}:gap:{app_id}",
+        reason="trimmed",
+        message=f"the graph of {app_id!r} has the effects of the event at this position, which is neither on the bus "
+        "nor in an archive: somebody removed it. The graph goes on, but a rebuild would lack them. `graphweft archive "
+        "verify` lists what the archive lacks: put it back, or drop this letter to accept the loss",
+        position=f"{partition}:{offset}",
+        count=1,
+        time=clock.now(),
+        app_id=app_id,
+        fields={},
+    )
+
+
 def letter_for(
     partition: int,
     entry: Entry,

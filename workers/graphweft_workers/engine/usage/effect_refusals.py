@@ -21,7 +21,7 @@ def refusals(records: Mapping[str, bytes], now: float) -> list[str]:
         if key.startswith(EFFECTS):
             with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
                 record = json.loads(body)
-                if now - float(record["at"]) < _SHOWN_S:
+                if _is_fresh(body, now):
                     since = datetime.fromtimestamp(float(record["since"]), UTC)
                     error = str(record["error"])[:300]
                     found.append(
@@ -29,3 +29,20 @@ def refusals(records: Mapping[str, bytes], now: float) -> list[str]:
                         f"{since:%Y-%m-%d %H:%M:%SZ}: {error}"
                     )
     return found
+
+
+def ended(records: Mapping[str, bytes], name: str, now: float) -> list[str]:
+    """Return the keys of records that a worker of this name removes at its start: its own, and those of workers that
+    say nothing any more.
+    """
+    return [
+        key
+        for key, body in records.items()
+        if key == f"{EFFECTS}{name}" or (key.startswith(EFFECTS) and not _is_fresh(body, now))
+    ]
+
+
+def _is_fresh(body: bytes, now: float) -> bool:
+    with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
+        return now - float(json.loads(body)["at"]) < _SHOWN_S
+    return False

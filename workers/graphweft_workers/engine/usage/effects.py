@@ -1,10 +1,12 @@
 """Tells the effects stream what took effect: one message for each app and commit.
 
-A worker adds events when they have taken effect, and writes the messages when the graph has them on disk and before it
-commits the position. So after a crash the next owner reads the same events again, and writes them again.
+A worker adds events when they have taken effect, takes what there is before it asks the graph to have all on disk, and
+writes the messages of that when it has, before it commits the position. So after a crash the next owner reads the same
+events again, and writes them again.
 
 A bus that refuses the stream stops nothing: what was to be said is added up, and is said together later. Meanwhile a
-record on the bus says so for ``status``. If the worker ends before that, these messages are missing.
+record on the bus says so for ``status``. If the worker ends before that, these messages are missing, and the next
+worker that starts removes the record.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.effects import Effects
 from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_workers.engine.log.read import LoggedEvent
-from graphweft_workers.engine.usage.effect_refusals import EFFECTS
+from graphweft_workers.engine.usage.effect_refusals import EFFECTS, ended
 from graphweft_workers.ports.dead_letters import DeadLetters, LettersAround
 from graphweft_workers.ports.effects import EffectStream
 from graphweft_workers.ports.offsets import is_after, later
@@ -49,7 +51,7 @@ class _Rows:
 
 
 @dataclass(slots=True)
-class _Account:
+class Account:
     """What is to be said of one app."""
 
     first: str = ""
@@ -76,7 +78,7 @@ class _Account:
                     found = rows[key] = _Rows(bound.mutation)
                 found.number += 1
 
-    def join(self, newer: _Account) -> None:
+    def join(self, newer: Account) -> None:
         """Add what an account says that began after this one."""
         self.reach(newer.first, newer.last)
         self.events += newer.events
@@ -112,8 +114,10 @@ class EffectReporter:
         self._keep = keep
         self._clock = clock
         self._timing = timing
-        self._accounts: dict[int, dict[str, _Account]] = {}
-        """By partition and app."""
+        self._accounts: dict[int, dict[str, Account]] = {}
+        """What took effect and may not be on disk, by partition and app."""
+        self._due: dict[int, dict[str, Account]] = {}
+        """What is on disk and not written, because the bus refused it, by partition and app."""
         self._writing = asyncio.Lock()
         self._again_at = 0.0
         """Until then, on the monotonic clock, nothing is tried: the bus has refused the stream."""
@@ -136,57 +140,79 @@ class EffectReporter:
             account.reach(first, letter.offsets[-1] if letter.offsets else letter.offset)
             account.without_effect[letter.reason] += number
 
-    def _account(self, partition: int, app_id: str) -> _Account:
+    def _account(self, partition: int, app_id: str) -> Account:
         accounts = self._accounts.setdefault(partition, {})
         if app_id not in accounts and len(accounts) >= _MOST_APPS:
             accounts.pop(next(iter(accounts)))
             EFFECTS_LOST.add(1)
-        return accounts.setdefault(app_id, _Account())
+        return accounts.setdefault(app_id, Account())
 
-    async def write(self, partition: int) -> None:
-        """Write what is to be said of a partition; what the bus refuses is kept, and said later."""
-        if not self._accounts.get(partition) or self._clock.monotonic() < self._again_at:
+    def take(self, partition: int) -> dict[str, Account]:
+        """Take what took effect in a partition until now: it is to be written once it is on disk, and dropped if that
+        fails, since then its events are read again.
+        """
+        return self._accounts.pop(partition, {})
+
+    async def write(self, partition: int, taken: dict[str, Account]) -> None:
+        """Write what was taken of a partition, and was refused before; what the bus refuses is kept, and said later."""
+        self._keep_for_later(partition, taken)
+        if partition not in self._due or self._clock.monotonic() < self._again_at:
             return
         async with self._writing:
             if self._clock.monotonic() < self._again_at:  # another partition was refused meanwhile
                 return
-            accounts = self._accounts.pop(partition, {})
+            accounts = self._due.pop(partition, {})
             now = self._clock.now()
             try:
                 async with asyncio.timeout(self._timing.write_s):
                     messages = [account.message(app_id, partition, now) for app_id, account in accounts.items()]
                     await self._stream.append(messages, keep=self._keep)
             except (Transient, TimeoutError) as error:
-                self._keep_for_later(partition, accounts)
-                await self._refused(error)
+                self._put_back(partition, accounts)
+                await self._note_refusal(error)
             except BaseException:
-                self._keep_for_later(partition, accounts)
+                self._put_back(partition, accounts)
                 raise
             else:
                 EFFECTS_WRITTEN.add(len(messages))
                 await self._taken()
 
     def forget(self, partition: int) -> None:
-        """Drop what is not written of a partition that another worker will hold: it reads these events again, unless
-        the position behind them is committed.
+        """Drop what is not written of a partition that another worker will hold.
+
+        It reads these events again, unless the position behind them is committed, as it may be of refused ones.
         """
-        if left := self._accounts.pop(partition, None):
+        self._accounts.pop(partition, None)
+        if left := self._due.pop(partition, None):
             EFFECTS_LOST.add(len(left))
 
     async def run(self) -> None:
-        """Write what the bus had refused, until cancelled."""
+        """Write what the bus had refused, until cancelled; remove the records of workers that ended before."""
+        await self._remove_records()
         while True:
             await self._clock.sleep(self._timing.again_s)
             if self._since:
-                for partition in list(self._accounts):
-                    await self.write(partition)
+                for partition in list(self._due):
+                    await self.write(partition, {})
 
-    def _keep_for_later(self, partition: int, accounts: dict[str, _Account]) -> None:
-        for app_id, newer in self._accounts.pop(partition, {}).items():
-            accounts.setdefault(app_id, _Account()).join(newer)
-        self._accounts[partition] = accounts
+    def _keep_for_later(self, partition: int, newer: dict[str, Account]) -> None:
+        """Add accounts to what is to be written of a partition; of too many apps, drop the oldest."""
+        if not newer:
+            return
+        accounts = self._due.setdefault(partition, {})
+        for app_id, account in newer.items():
+            if app_id not in accounts and len(accounts) >= _MOST_APPS:
+                accounts.pop(next(iter(accounts)))
+                EFFECTS_LOST.add(1)
+            accounts.setdefault(app_id, Account()).join(account)
 
-    async def _refused(self, error: Exception) -> None:
+    def _put_back(self, partition: int, older: dict[str, Account]) -> None:
+        """Put back what could not be written, before what was added meanwhile."""
+        newer = self._due.pop(partition, {})
+        self._due[partition] = older
+        self._keep_for_later(partition, newer)
+
+    async def _note_refusal(self, error: Exception) -> None:
         EFFECTS_FAILED.add(1)
         now = self._clock.now().timestamp()
         self._again_at = self._clock.monotonic() + self._timing.again_s
@@ -203,6 +229,13 @@ class EffectReporter:
         if self._since:
             self._since = 0.0
             await self._say(None)
+
+    async def _remove_records(self) -> None:
+        with contextlib.suppress(Transient, TimeoutError):
+            async with asyncio.timeout(self._timing.write_s):
+                records = (await self._records.after(None)).found
+                for key in ended(records, self._name, self._clock.now().timestamp()):
+                    await self._records.put(key, None)
 
     async def _say(self, record: dict[str, Any] | None) -> None:
         with contextlib.suppress(Transient, TimeoutError):

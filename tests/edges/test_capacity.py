@@ -45,3 +45,12 @@ def test_a_measured_plan_counts_with_the_figures_of_this_machine(tmp_path: Path)
     (tmp_path / "none.jsonl").write_text("")
     none = inside([*LOAD, "--rules", str(rules), "--measure", str(tmp_path / "none.jsonl")], clean_environment())
     assert (none.code, "no event" in none.err) == (2, True)
+    no_effect = inside([*LOAD, "--measure", str(tmp_path / "events.jsonl")], clean_environment())
+    assert (no_effect.code, "have no effect by these rules" in no_effect.err) == (2, True)
+
+
+def test_a_folder_without_rules_is_named(tmp_path: Path) -> None:
+    empty = inside([*LOAD, "--rules", str(tmp_path)], clean_environment())
+    assert (empty.code, "holds no rules" in empty.err) == (2, True)
+    none = inside([*LOAD, "--rules", "3"], clean_environment())
+    assert (none.code, "the rules folder '3' does not exist; name a folder" in none.err) == (2, True)

@@ -23,7 +23,7 @@ from graphweft_contracts.memory import memory_id
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.job_worker import JobWorker
 from graphweft_workers.engine.plan.digest import read_digest
-from graphweft_workers.features.memory.judge import OpenAIJudge
+from graphweft_workers.features.memory.openai_judge import OpenAIJudge
 from graphweft_workers.features.memory.verdicts import VerdictsJob
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import retry_entry

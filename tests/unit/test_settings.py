@@ -911,3 +911,32 @@ def test_an_address_of_probes_is_a_host_and_a_port(address: str) -> None:
 def test_another_address_of_probes_is_refused_with_an_example(address: str) -> None:
     with pytest.raises(InvalidSettings, match=r"probe_address: invalid address .* as 0\.0\.0\.0:8080"):
         Settings.load(probe_address=address)
+
+
+@pytest.mark.parametrize(
+    ("name", "forms"),
+    [
+        ("judge", "none, or openai:MODEL, as openai:gpt-5-mini"),
+        ("summariser", "extractive, or openai:MODEL, as openai:gpt-5-mini"),
+        ("extractor", "none, graphiti, or graphiti:MODEL, as graphiti:gpt-5-mini"),
+    ],
+)
+def test_a_model_without_its_kind_is_told_what_to_write(monkeypatch: pytest.MonkeyPatch, name: str, forms: str) -> None:
+    monkeypatch.setenv(f"GRAPHWEFT_{name.upper()}", "gpt-5-mini")
+    with pytest.raises(InvalidSettings) as raised:
+        Settings.load(cwd=False)
+    assert str(raised.value) == f"{name}: invalid value: write {forms} (set by GRAPHWEFT_{name.upper()})"
+
+
+def test_no_setting_is_refused_with_a_regular_expression(monkeypatch: pytest.MonkeyPatch) -> None:
+    patterns = [name for name, field in Settings.model_fields.items() if any(map(_pattern, field.metadata))]
+    assert "judge" in patterns
+    for name in patterns:
+        monkeypatch.setenv(f"GRAPHWEFT_{name.upper()}", "?!")
+        with pytest.raises(InvalidSettings, match=f"{name}: invalid value: write "):
+            Settings.load(cwd=False)
+        monkeypatch.delenv(f"GRAPHWEFT_{name.upper()}")
+
+
+def _pattern(metadata: Any) -> str | None:
+    return getattr(metadata, "pattern", None)

@@ -9,20 +9,20 @@ from typing import Annotated
 import typer
 
 from graphweft_contracts import Event
-from graphweft_workers.cli.options import Json, Rules, command, number
+from graphweft_workers.cli.options import Json, command, number
 from graphweft_workers.cli.output import print_error, show, warn
 from graphweft_workers.imports.event_lines import LineFaults, checked, events_of_lines, numbered_lines, open_file
 from graphweft_workers.reports.capacity import Capacity, Demand, Figures, Measured
 from graphweft_workers.settings.settings import Settings
-from graphweft_workers.wiring.rules import load_rules
+from graphweft_workers.wiring.rules import load_given_rules, load_rules
 
 _DEFAULT_RULES = 10
 
 
 @command
 async def capacity(
-    apps: Annotated[int, typer.Option("--apps", min=1, max=100_000, help="Number of apps.")],
-    events: Annotated[float, typer.Option("--events", parser=number(0.001, 1e8), help="Events a second, all apps.")],
+    apps: Annotated[int, typer.Option("--apps", parser=number(1, 20_000, whole=True), help="Number of apps.")],
+    events: Annotated[float, typer.Option("--events", parser=number(0.001, 1e7), help="Events a second, all apps.")],
     requests: Annotated[
         float, typer.Option("--requests", parser=number(0, 1e7), help="Context requests a second, all apps.")
     ] = 0.0,
@@ -38,17 +38,29 @@ async def capacity(
             "--measure", metavar="FILE", help="First measure this machine: apply the events of a file by the rules."
         ),
     ] = None,
-    rules: Rules = None,
+    rules: Annotated[
+        Path | None,
+        typer.Option(
+            "--rules",
+            help="Folder of workflows, for the number of rules.",
+            envvar="GRAPHWEFT_RULES",
+            show_default="10 rules; with --measure, workflows",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Say how many processes, partitions and servers a load needs, and which figure limits.
 
-    The figures are measured ones, of the page on benchmarks. With --measure, a worker applies copies of the events of a
-    file on an embedded server of its own for some seconds, by the rules of the folder, and its figures count.
+    The table says which figures are measured, for the page on benchmarks, and which are estimates. With --measure, a
+    worker applies copies of the events of a file on an embedded server of its own for some seconds, by the rules of the
+    folder, and its figures count.
     """
     settings = Settings.load(rules=rules)
-    own = rules is not None or measure is not None
-    count = len(load_rules(settings).mutations) if own else _DEFAULT_RULES
+    count = _DEFAULT_RULES
+    if rules is not None:
+        count = len(load_given_rules(settings, settings.rules).mutations)
+    elif measure is not None:  # which may be events of memory alone, without rules
+        count = len(load_rules(settings).mutations)
     demand = Demand(apps=apps, events=events, requests=requests, rules=count, skew=skew)
     figures = Figures()
     measured: list[Measured] = []

@@ -217,18 +217,18 @@ def words(*choices: str) -> Choice:
     return {"parser": one_of(*choices), "metavar": f"[{'|'.join(choices)}]"}
 
 
-def number(least: float, most: float = math.inf) -> Callable[[str], float]:
+def number(least: float, most: float = math.inf, *, whole: bool = False) -> Callable[[str], Any]:
     """Return a parser of a finite number within bounds: typer's own parsers let NaN and infinity pass."""
 
     def parse(text: str) -> float:
         try:
-            value = float(text)
+            value = int(text) if whole else float(text)
         except ValueError:
             value = math.nan
         if math.isfinite(value) and least <= value <= most:
             return value
-        bounds = f"of at least {least:g}" if math.isinf(most) else f"from {least:g} to {most:g}"
-        raise typer.BadParameter(f"{text!r} is not a number {bounds}")
+        bounds = f"of at least {least:,.12g}" if math.isinf(most) else f"from {least:,.12g} to {most:,.12g}"
+        raise typer.BadParameter(f"{text!r} is not a {'whole ' if whole else ''}number {bounds}")
 
     return parse
 

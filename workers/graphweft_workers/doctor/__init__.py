@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import platform
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError, InvalidSettings, QueryFailed, channels
 from graphweft_contracts.plurals import counted
@@ -31,11 +31,13 @@ from graphweft_workers.wiring import features as jobs
 from graphweft_workers.wiring.apps import apps_of_graphs
 from graphweft_workers.wiring.archive_state import archive_state
 from graphweft_workers.wiring.connections import make_archive, make_bus, make_graph
+from graphweft_workers.wiring.consolidation import make_summariser
 from graphweft_workers.wiring.embedder import make_embedder, with_default_embedder
 from graphweft_workers.wiring.extractor import make_extractor
 from graphweft_workers.wiring.policies import file_faults
 from graphweft_workers.wiring.query_check import check_queries
 from graphweft_workers.wiring.rules import load_rules
+from graphweft_workers.wiring.verdicts import make_judge
 
 if TYPE_CHECKING:
     from graphweft_rules import RuleSet
@@ -67,6 +69,8 @@ async def examine(settings: Settings, *, rights: str | None = None, app_id: str 
         rules_check,
         await _embedder(settings),
         await _extractor(settings),
+        await _summariser(settings),
+        await _judge(settings),
         _graphrag(settings, rules),
     ]
     checks += [_signatures(settings), *_key_files(settings)]
@@ -247,17 +251,38 @@ async def _terms(settings: Settings) -> list[Check]:
     return [Check(name="terms of memories", state="warn", found=text, advice=advice)]
 
 
-async def _extractor(settings: Settings) -> Check:
-    """Say which extractor is set. It is not called, because that may cost money."""
+class _Model(Protocol):
+    async def aclose(self) -> None: ...
+
+
+async def _model(name: str, given: str, make: Callable[[], _Model | None], nothing: str) -> Check:
+    """Say which model a setting names, or what it means that there is none. It is not called: that may cost money."""
     try:
-        extractor = make_extractor(settings)
+        model = make()
     except InvalidSettings as error:
-        advice = "correct this, or set GRAPHWEFT_EXTRACTOR to another extractor"
-        return Check(name="extractor", state="fail", found=str(error), advice=advice)
-    if extractor is None:
-        return Check(name="extractor", state="ok", found="none: text episodes are stored, and found by their words")
-    await extractor.aclose()
-    return Check(name="extractor", state="ok", found=settings.extractor)
+        advice = f"correct this, or set GRAPHWEFT_{name.upper()} to another {name}"
+        return Check(name=name, state="fail", found=str(error), advice=advice)
+    if model is None:
+        return Check(name=name, state="ok", found=nothing)
+    await model.aclose()
+    return Check(name=name, state="ok", found=given)
+
+
+async def _extractor(settings: Settings) -> Check:
+    nothing = "none: text episodes are stored, and found by their words"
+    return await _model("extractor", settings.extractor, lambda: make_extractor(settings), nothing)
+
+
+async def _summariser(settings: Settings) -> Check:
+    used = settings.memory_summarise_after > 0
+    nothing = "not used: GRAPHWEFT_MEMORY_SUMMARISE_AFTER is 0"
+    return await _model("summariser", settings.summariser, lambda: make_summariser(settings) if used else None, nothing)
+
+
+async def _judge(settings: Settings) -> Check:
+    nothing = "none: rules alone say which statements end earlier ones"
+    used = settings.judge != "none"
+    return await _model("judge", settings.judge, lambda: make_judge(settings) if used else None, nothing)
 
 
 async def _bus(settings: Settings) -> list[Check]:

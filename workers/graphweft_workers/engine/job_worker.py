@@ -8,6 +8,7 @@ replaces the first one.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from itertools import batched
@@ -32,6 +33,10 @@ from graphweft_workers.telemetry.metrics import BUS_DURATION, DEAD_LETTERS_WRITT
 _BATCH_EVENTS: Final = 200
 """Also the most entries whose work is repeated after an interruption."""
 _APPEND_AT_ONCE: Final = 100
+_MOST_REASONS: Final = 20
+"""Limit of the warnings of one outage."""
+_NUMBERS: Final = re.compile(r"\b[0-9]+[:-][0-9:-]+")
+"""Positions on the log, which differ from wait to wait."""
 
 
 class JobWorker:
@@ -60,7 +65,8 @@ class JobWorker:
         self._leases = LeaseHolder(
             bus, name=name, lease_s=lease_s, logger=self._logger, clock=clock, timing=timing.leases
         )
-        self._waits = False
+        self._reasons: set[str] = set()
+        """Why the job waits, as warned of: it goes on when this is empty."""
         self._appended: Counter[int] = Counter()
         """By partition: events and dead letters that the job has yielded and the bus holds."""
         self.emitted: int = 0
@@ -139,8 +145,8 @@ class JobWorker:
                 wait_s = backoff_s(error.retry_after_s, attempt, longest_s=self._timing.last_wait_s, spread=(1.0, 1.2))
                 self._log_wait(error)
             else:
-                if done and self._waits:
-                    self._waits = False
+                if done and self._reasons:
+                    self._reasons.clear()
                     self._logger.info("job_goes_on")
                 return done
             if await lease.finish(self._clock.sleep(wait_s)) is None:
@@ -189,7 +195,13 @@ class JobWorker:
         JOB_EVENTS.add(len(events), self._job.group)
 
     def _log_wait(self, error: Transient) -> None:
-        """Warn once for an outage, whatever number of partitions it stops."""
-        level = self._logger.debug if self._waits else self._logger.warning
-        self._waits = True
+        """Warn once of each reason in an outage, whatever number of partitions it stops.
+
+        That the graph is behind, which a moment mends, is another reason than a model that refuses the key.
+        """
+        reason = _NUMBERS.sub("", str(error))
+        known = reason in self._reasons or len(self._reasons) >= _MOST_REASONS
+        if not known:
+            self._reasons.add(reason)
+        level = self._logger.debug if known else self._logger.warning
         level("job_waits", error=str(error))

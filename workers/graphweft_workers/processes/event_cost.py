@@ -18,14 +18,14 @@ from typing import Final
 from pydantic import SecretStr
 
 from graphweft import Client
-from graphweft_contracts import Event
+from graphweft_contracts import Event, InvalidEvent
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.processes.mutation import open_mutation
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.garbage_collection import collect_less_often
-from graphweft_workers.wiring.connections import make_bus, make_transport
+from graphweft_workers.wiring.connections import make_bus, make_graph, make_transport
 
 _ONE_APP: Final = 6_000
 """Events of one app: about half a second of CPU of worker and server."""
@@ -51,7 +51,10 @@ class EventCost:
 
 
 async def event_cost(settings: Settings, events: Sequence[Event]) -> EventCost:
-    """Apply copies of the events by the rules of the settings' folder, and return what they take. It takes seconds."""
+    """Apply copies of the events by the rules of the settings' folder, and return what they take. It takes seconds.
+
+    Raises ``InvalidEvent`` if the first events have no effect, because nothing would be measured.
+    """
     collect_less_often()  # as a worker does
     with tempfile.TemporaryDirectory(prefix="graphweft-capacity-") as folder:
         server = EmbeddedServer(Path(folder), fsync="everysec")
@@ -67,6 +70,7 @@ async def event_cost(settings: Settings, events: Sequence[Event]) -> EventCost:
                 try:
                     # The first events of an app make its graph and indexes, and open it in the worker.
                     await _spent(own, server, bus, copies.of(2, _APPS), working)
+                    await _check_written(own)
                     ones = [await _spent(own, server, bus, copies.of(_ONE_APP, 1), working) for _ in range(_ROUNDS)]
                     many = [await _spent(own, server, bus, copies.of(_EACH, _APPS), working) for _ in range(_ROUNDS)]
                 finally:
@@ -84,6 +88,16 @@ async def event_cost(settings: Settings, events: Sequence[Event]) -> EventCost:
         server_event=of_server,
         server_write=max(0.0, server_many - count * of_server) / _APPS,
     )
+
+
+async def _check_written(settings: Settings) -> None:
+    async with aclosing(make_graph(settings)) as graph:
+        # An event without effect makes no checkpoint.
+        if not await graph.checkpoints("capacity-0", timeout_s=_FLUSH_S):
+            raise InvalidEvent(
+                "the events have no effect by these rules, so nothing was measured: give events of --measure that the "
+                "workflows of --rules, or the built-in rules of memory, write; `graphweft test` says which do"
+            )
 
 
 class _Copies:

@@ -1,20 +1,28 @@
 """How many processes and servers a load needs: a model of measured figures, and a simulation of where apps fall.
 
 A worker applies batches. Each app of a batch is a write of its own, so an event costs less the more events of its app
-are in the batch; the busier a worker is, the larger its batches are. The model therefore takes full batches: an event
-then costs what it takes itself, and the part of a write that falls to it.
+are in the batch; the busier a worker is, the larger its batches are. The model therefore takes full batches, or what
+comes in a second if that is less: an event then costs what it takes itself, and the part of a write that falls to it. A
+graph server has the writes of its workers. No worker is planned only because it would lessen these.
 
 Which partition an app belongs to is decided by the hash of its id, and some partitions get several large apps. So apps
 are given rates, their ids are hashed as the bus does it, and the busiest worker and server decide.
+
+With a deployment, or a worker, less than planned, something is too busy. No number of deployments is enough if the
+largest app alone is too much for one.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from heapq import heapify, heapreplace
+from typing import Any, Final, Literal, NamedTuple
 
+from graphweft_contracts import InvalidSettings
 from graphweft_contracts.channels import partition_of
 from graphweft_contracts.layout import DEFAULT_PARTITIONS
 from graphweft_workers.reports.report import Notice, Part, TextTable
@@ -23,9 +31,10 @@ MOST_PARTITIONS: Final = 256
 """The largest number of partitions of a bus."""
 _BATCH_EVENTS: Final = 1_000
 _BATCH_BYTES: Final = 4 * 1024**2
+_FILLED_S: Final = 1.0
+"""No batch takes the events of a longer time, or they would wait."""
 _HOUR_S: Final = 3_600
 _GB: Final = 1e9
-_MOST_DEPLOYMENTS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,90 +92,151 @@ class RoleNeed:
     role: str
     count: int
     cores: float
-    memory_gb: float
+    memory_gb: float | None
+    """None: not planned."""
+    figures: Literal["measured", "estimated"]
+    """What its CPU is from: a row of ``docs/benchmarks.md`` or this machine, or no measurement."""
     limit: str
     """The figure that decides."""
+
+
+class Uses(NamedTuple):
+    """The share of a core that the busiest one of each kind needs; of servers, of their main threads."""
+
+    worker: float
+    graph_server: float
+    bus: float
 
 
 class Capacity:
     """The report of ``capacity``: the smallest deployment, or number of deployments, that a demand fits into."""
 
     def __init__(self, demand: Demand, figures: Figures, measured: Sequence[Measured] = ()) -> None:
+        """Raises ``InvalidSettings`` if no number of deployments is enough."""
         self.demand = demand
         self.figures = figures
         self._measured = measured
         self._rates = _rates(demand)
         self._batch = min(_BATCH_EVENTS, max(1, _BATCH_BYTES // demand.event_bytes))
-        self._most_of_app = demand.use * 1e6 / self.event_us([1.0])[0]
+        self._most_of_app = demand.use * 1e6 / (self._event_us + figures.worker_write / self._batch)
         """Events a second of one app that one worker applies."""
-        most = min(demand.apps, _MOST_DEPLOYMENTS)
-        enough = max(1, math.ceil(self._graph_use(self._rates) / demand.use))
-        self.deployments = next((n for n in range(1, most + 1) if self._fits(n)), min(enough, most))
+        self._refuse_impossible()
+        self.deployments = self._fewest_deployments()
         """Each has one bus and one graph server."""
-        self.workers = self._workers(self._largest())
+        parts = self._parts(self.deployments)
+        self.workers = self._fewest_workers(parts)
+        """Of each deployment."""
         self.partitions = self._partitions(self.workers)
-        self.needs = list(self._needs())
+        self.uses = self._uses(parts, self.workers)
+        self.needs = list(self._needs(parts))
 
-    def event_us(self, rates: Sequence[float]) -> tuple[float, float]:
-        """Return what an event of these apps costs a worker, and a graph server, in full batches."""
-        total = sum(rates)
-        writes = sum(1 - math.exp(-self._batch * rate / total) for rate in rates) / self._batch if total else 1.0
-        figures = self.figures
-        worker = figures.worker_event + figures.worker_rule * self.demand.rules + figures.worker_write * writes
-        return worker, figures.server_event + figures.server_serial * writes
+    @property
+    def _event_us(self) -> float:
+        return self.figures.worker_event + self.figures.worker_rule * self.demand.rules
 
     def worker_use(self, rates: Sequence[float]) -> float:
         """Return the share of a core that a worker with these apps needs."""
-        return sum(rates) * self.event_us(rates)[0] / 1e6
+        return self._worker_use(sum(rates), self._writes(rates))
 
-    def _largest(self) -> dict[str, float]:
-        """Return the apps of the deployment with the most events."""
-        return max(self._parts(self.deployments), key=lambda apps: sum(apps.values()))
+    def _worker_use(self, events: float, writes: float) -> float:
+        return (events * self._event_us + writes * self.figures.worker_write) / 1e6
+
+    def uses_of(self, deployments: int, workers: int) -> Uses:
+        """Return the uses if there were so many deployments, and so many workers in each."""
+        return self._uses(self._parts(deployments), workers)
+
+    def _writes(self, rates: Sequence[float]) -> float:
+        """Return the writes a second of a worker with these apps: one for each app of a batch."""
+        batches = max(sum(rates) / self._batch, 1 / _FILLED_S)
+        return batches * sum(1 - math.exp(-rate / batches) for rate in rates)
+
+    def _refuse_impossible(self) -> None:
+        app, rate = next(iter(self._rates.items()))
+        alone = [{app: rate}]
+        if not self._fits(alone):
+            uses = self._uses(alone, MOST_PARTITIONS)
+            what, use = max(zip(("a worker", "a graph server", "a bus"), uses, strict=True), key=lambda each: each[1])
+            raise InvalidSettings(
+                f"no plan helps: the largest app alone, with {rate:,.0f} events/s, would use {what} to {use:,.0%} of a "
+                f"core, of which {self.demand.use:.0%} are planned, and an app cannot be on two graph servers: divide "
+                "it into several apps, or give fewer --events or --requests, or a lower --skew"
+            )
+
+    def _fewest_deployments(self) -> int:
+        """Return a number of deployments that is enough, while one less is not."""
+        demand, figures = self.demand, self.figures
+        graph = demand.events * figures.server_event + demand.requests * demand.queries * figures.server_serial
+        bus = demand.events * figures.bus_event + demand.requests * figures.bus_request
+        # Without writes: fewer are never enough, and need not be tried.
+        too_few = min(max(1, math.ceil(max(graph, bus) / 1e6 / demand.use)), demand.apps) - 1
+        step, enough = 1, demand.apps
+        while too_few + step < enough:
+            if self._fits(self._parts(too_few + step)):
+                enough = too_few + step
+            else:
+                too_few, step = too_few + step, 2 * step
+        numbers = range(too_few + 1, enough)
+        return numbers.start + bisect_left(numbers, True, key=lambda n: self._fits(self._parts(n)))
+
+    def _fits(self, parts: Sequence[dict[str, float]]) -> bool:
+        workers = self._fewest_workers(parts)
+        return workers > 0 and max(self._uses(parts, workers)) <= self.demand.use
+
+    def _fewest_workers(self, parts: Sequence[dict[str, float]]) -> int:
+        """Return a number of workers for each deployment of which none is too busy, while one less is not enough.
+
+        0 if there is none.
+        """
+
+        def enough(workers: int) -> bool:
+            return self._uses(parts, workers).worker <= self.demand.use
+
+        powers = (2**power for power in range(MOST_PARTITIONS.bit_length()))
+        first = next(filter(enough, powers), 0)
+        numbers = range(first // 2 + 1, first)
+        return numbers.start + bisect_left(numbers, True, key=enough) if first > 1 else first
 
     def _parts(self, deployments: int) -> list[dict[str, float]]:
         """Return the apps of each deployment: each app goes to the one with the fewest events so far."""
         parts: list[dict[str, float]] = [{} for _ in range(deployments)]
-        totals = [0.0] * deployments
-        for number, (app, rate) in enumerate(self._rates.items()):
-            # Once the first are placed, in turn: to look for the emptiest one each time changes little.
-            part = totals.index(min(totals)) if number < 4 * deployments else number % deployments
-            parts[part][app] = rate
-            totals[part] += rate
+        totals = [(0.0, number) for number in range(deployments)]
+        heapify(totals)
+        for app, rate in self._rates.items():
+            total, number = totals[0]
+            parts[number][app] = rate
+            heapreplace(totals, (total + rate, number))
         return parts
 
-    def _fits(self, deployments: int) -> bool:
-        """Tell whether each deployment can do with one graph server and one bus."""
-        apps = max(self._parts(deployments), key=lambda apps: sum(apps.values()))
-        return self._workers(apps) > 0 and max(self._graph_use(apps), self._bus_use(apps)) <= self.demand.use
+    def _uses(self, parts: Sequence[dict[str, float]], workers: int) -> Uses:
+        demand, figures = self.demand, self.figures
+        each: list[Uses] = []
+        for apps in parts:
+            held = self._held(apps, workers)
+            events = sum(apps.values())
+            requests = demand.requests * events / demand.events
+            queries = sum(number * writes for number, _, writes in held) + requests * demand.queries
+            worker = max(self._worker_use(events, writes) for _, events, writes in held)
+            graph = events * figures.server_event + queries * figures.server_serial
+            bus = events * figures.bus_event + requests * figures.bus_request
+            each.append(Uses(worker, graph / 1e6, bus / 1e6))
+        return Uses(*map(max, zip(*each, strict=True)))
 
-    def _share(self, apps: dict[str, float]) -> float:
-        return sum(apps.values()) / self.demand.events
+    def _held(self, apps: dict[str, float], workers: int) -> list[tuple[int, float, float]]:
+        """Return events and writes a second of workers, behind the number of workers with such ones.
 
-    def _graph_use(self, apps: dict[str, float]) -> float:
-        """Return the share of a graph server's main thread: writes, one after the other, and queries."""
-        reads = self.demand.requests * self._share(apps) * self.demand.queries * self.figures.server_serial
-        return (sum(apps.values()) * self.event_us(list(apps.values()))[1] + reads) / 1e6
-
-    def _bus_use(self, apps: dict[str, float]) -> float:
-        requests = self.demand.requests * self._share(apps)
-        return (sum(apps.values()) * self.figures.bus_event + requests * self.figures.bus_request) / 1e6
-
-    def _workers(self, apps: dict[str, float]) -> int:
-        """Return the least number of workers of which none is too busy; 0 if no number is enough."""
-        least = max(1, math.ceil(self.worker_use(list(apps.values())) / self.demand.use))
-        return next((n for n in range(least, MOST_PARTITIONS + 1) if self._busiest(apps, n) <= self.demand.use), 0)
-
-    def _busiest(self, apps: dict[str, float], workers: int) -> float:
-        """Return the use of the busiest worker; partitions are shared out by number, whatever is in them."""
+        Partitions are shared out by number, whatever is in them.
+        """
         partitions = self._partitions(workers)
-        held: list[list[float]] = [[] for _ in range(workers)]
+        # Apps that are larger than a worker need the order `chat`, which spreads them.
+        spread = [rate / workers for rate in apps.values() if rate > self._most_of_app]
+        held: dict[int, list[float]] = defaultdict(lambda: [*spread])
         for app, rate in apps.items():
-            if rate > self._most_of_app:  # it needs the order `chat`, which spreads it
-                for rates in held:
-                    rates.append(rate / workers)
-            else:
+            if rate <= self._most_of_app:
                 held[partition_of(app, partitions) % workers].append(rate)
-        return max(self.worker_use(rates) for rates in held)
+        found = [(1, rates) for rates in held.values()]
+        if len(held) < workers:
+            found.append((workers - len(held), spread))
+        return [(number, sum(rates), self._writes(rates)) for number, rates in found]
 
     @staticmethod
     def _partitions(workers: int) -> int:
@@ -174,16 +244,18 @@ class Capacity:
         wanted = max(DEFAULT_PARTITIONS, 1 << (4 * max(workers, 1) - 1).bit_length())
         return min(MOST_PARTITIONS, wanted)
 
-    def _needs(self) -> Iterable[RoleNeed]:
-        demand, figures, n = self.demand, self.figures, self.deployments
-        apps = self._largest()
-        worker_us = self.event_us(list(apps.values()))[0]
-        busiest = self._busiest(apps, max(1, self.workers))
+    def _needs(self, parts: Sequence[dict[str, float]]) -> Iterable[RoleNeed]:
+        demand, figures, uses, n = self.demand, self.figures, self.uses, self.deployments
+        held = [each for apps in parts for each in self._held(apps, self.workers)]
+        writes = sum(number * each for number, _, each in held)
+        cores = self._worker_use(demand.events, writes)
+        limit = f"{cores * 1e6 / demand.events:.0f} us for an event; the busiest worker is used to {uses.worker:.0%}"
         yield RoleNeed(
-            role="mutation", count=n * max(1, self.workers), cores=demand.events * worker_us / 1e6,
-            memory_gb=n * max(1, self.workers) * figures.worker_mb / 1_000,
-            limit=f"{worker_us:.0f} us for an event; the busiest worker is used to {busiest:.0%}",
+            role="mutation", count=n * self.workers, cores=cores,
+            memory_gb=n * self.workers * figures.worker_mb / 1_000, figures="measured",
+            limit=limit,
         )  # fmt: skip
+        largest = max(sum(apps.values()) for apps in parts) / demand.events
         for role, us, why in (
             ("injection", demand.requests * figures.responder_request, f"{figures.responder_request:.0f} us a request"),
             (
@@ -192,44 +264,39 @@ class Capacity:
             ),
         ):  # fmt: skip
             # Two of each, so that one may restart.
-            count = max(2 * n, math.ceil(us / 1e6 / demand.use))
+            count = n * max(2, math.ceil(us * largest / 1e6 / demand.use))
             memory = count * figures.other_mb / 1_000
-            yield RoleNeed(role=role, count=count, cores=us / 1e6, memory_gb=memory, limit=why)
-        yield RoleNeed(role="archive", count=n, cores=0.2 * n, memory_gb=n * figures.other_mb / 1_000, limit="one each")
-        graph = self._graph_use(apps)
-        server_us = figures.server_event + figures.server_write * (worker_us - figures.worker_event) / (
-            figures.worker_write
-        )
-        reads = demand.requests * demand.queries * figures.server_write
+            yield RoleNeed(
+                role=role, count=count, cores=us / 1e6, memory_gb=memory, figures="estimated", limit=why
+            )  # fmt: skip
+        memory = n * figures.other_mb / 1_000
         yield RoleNeed(
-            role="graph server", count=n, cores=(demand.events * server_us + reads) / 1e6, memory_gb=0.0,
-            limit=f"its main thread is used to {graph:.0%}; memory follows what rules store",
+            role="archive", count=n, cores=0.2 * n, memory_gb=memory, figures="estimated", limit="one each"
         )  # fmt: skip
-        hour_gb = demand.events * demand.event_bytes * 1.25 * _HOUR_S / _GB
+        queries = writes + demand.requests * demand.queries
         yield RoleNeed(
-            role="bus", count=n, cores=self._bus_use(apps) * n, memory_gb=hour_gb,
-            limit=f"its main thread is used to {self._bus_use(apps):.0%}; memory for an hour of the log",
+            role="graph server", count=n,
+            cores=(demand.events * figures.server_event + queries * figures.server_write) / 1e6,
+            memory_gb=None, figures="measured",
+            limit=f"its main thread is used to {uses.graph_server:.0%}; memory follows what rules store",
         )  # fmt: skip
-
-    @property
-    def uses(self) -> tuple[float, float, float]:
-        """The use of the busiest worker, and of the main threads of a graph server and a bus."""
-        apps = self._largest()
-        return self._busiest(apps, max(1, self.workers)), self._graph_use(apps), self._bus_use(apps)
+        bus = demand.events * figures.bus_event + demand.requests * figures.bus_request
+        yield RoleNeed(
+            role="bus", count=n, cores=bus / 1e6,
+            memory_gb=demand.events * demand.event_bytes * 1.25 * _HOUR_S / _GB, figures="estimated",
+            limit=f"its main thread is used to {uses.bus:.0%}; memory for an hour of the log",
+        )  # fmt: skip
 
     @property
     def warnings(self) -> list[str]:
-        """What the plan cannot mend."""
-        found: list[str] = []
+        """What somebody has to do beside it."""
         largest = next(iter(self._rates.values()))
-        if largest > self._most_of_app:
-            found.append(
-                f"the largest app has {largest:,.0f} events/s, and one worker applies {self._most_of_app:,.0f}: it "
-                "needs the order `chat`, as it is planned here, or a lower --skew if apps are more equal"
-            )
-        if max(self.uses[1:]) > self.demand.use:
-            found.append("one app alone takes more than a graph server or a bus gives: no plan helps")
-        return found
+        if largest <= self._most_of_app:
+            return []
+        return [
+            f"the largest app has {largest:,.0f} events/s, and one worker applies {self._most_of_app:,.0f}: it "
+            "needs the order `chat`, as it is planned here, or a lower --skew if apps are more equal"
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values."""
@@ -247,15 +314,19 @@ class Capacity:
             f"{self.deployments} deployment(s), each with one bus of {self.partitions} partitions and one graph server"
         )
         rows = [
-            (each.role, each.count, round(each.cores, 1), round(each.memory_gb, 1), each.limit) for each in self.needs
-        ]
-        yield TextTable(("role", "processes", "cores", "memory GB", "what limits"), rows)
+            (
+                each.role, each.count, round(each.cores, 1),
+                "not planned" if each.memory_gb is None else round(each.memory_gb, 1), each.figures, each.limit,
+            )
+            for each in self.needs
+        ]  # fmt: skip
+        yield TextTable(("role", "processes", "cores", "memory GB", "figures", "what limits"), rows)
         if self._measured:
             rows_measured = [(each.what, round(each.measured, 1), round(each.modelled, 1)) for each in self._measured]
             yield TextTable(("us of CPU", "measured", "modelled"), rows_measured)
         yield (
             f"Assumed: {demand.rules} rules, {demand.event_bytes} bytes an event, {demand.queries} queries a request, "
-            f"apps with rates by n^-{demand.skew:g}, processes used to {demand.use:.0%}, batches of {self._batch}. "
+            f"apps with rates by n^-{demand.skew:g}, processes used to {demand.use:.0%}, batches of {self._batch:,}. "
             "Figures of docs/benchmarks.md, of one kind of processor; --measure has those of this machine."
         )
         yield from (Notice(text) for text in self.warnings)

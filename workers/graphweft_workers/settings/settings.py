@@ -46,6 +46,16 @@ from graphweft_workers.settings.sources import (
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
+_FORMS: Final = {
+    "graph_template": "a name with {app_id} in it, as mozaiks_{app_id}",
+    "context_off": "ids of apps, separated by commas, or * for all",
+    "metrics_apps": "ids of apps, separated by commas, 50 at most",
+    "console_hosts": "names of hosts, separated by commas",
+    "extractor": "none, graphiti, or graphiti:MODEL, as graphiti:gpt-5-mini",
+    "summariser": "extractive, or openai:MODEL, as openai:gpt-5-mini",
+    "judge": "none, or openai:MODEL, as openai:gpt-5-mini",
+}
+"""What may be written where a setting has a pattern."""
 _LAST_PORT: Final = 65_535
 CONFIG_FILE: Final = "graphweft.yaml"
 _CONFIG: Final = "config"
@@ -516,6 +526,8 @@ def _refuse_beside(data: str, variables: Mapping[str, str], *servers: SettingVal
 def _said(fault: ErrorDetails) -> str:
     if fault["type"] in {"bool_parsing", "bool_type"}:
         return "invalid boolean: write true, 1, yes or on, or false, 0, no or off"
+    if fault["type"] == "string_pattern_mismatch" and (forms := _FORMS.get(str(fault["loc"][0]))):
+        return f"invalid value: write {forms}"
     return fault["msg"].removeprefix("Value error, ")
 
 

@@ -46,8 +46,8 @@ def load_rules(settings: Settings, *, only: Collection[str] | None = None, as_st
             return RuleSet({}, packs=packs)
         fault = "is a file" if settings.rules.exists() else "does not exist"
         raise InvalidSettings(
-            f"the rules folder {str(settings.rules)!r} {fault}; give --rules, or set GRAPHWEFT_RULES, to a "
-            "folder with <Workflow>/graph_injection.yaml files"
+            f"the rules folder {str(settings.rules)!r} {fault}; name a folder with "
+            "<Workflow>/graph_injection.yaml files in --rules or GRAPHWEFT_RULES"
         )
     return RuleSet.load(settings.rules, packs, dialects(), only=only, as_stored=as_stored)
 

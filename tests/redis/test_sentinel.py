@@ -74,6 +74,19 @@ async def test_a_url_that_reaches_no_master_says_what_is_wrong(group: SentinelGr
     assert (await bus_driver(mixed).examine(mixed, "", new=NEW, asked=()))[0].state == "ok"
 
 
+async def test_a_master_without_the_replicas_that_events_wait_for_is_a_finding(group: SentinelGroup) -> None:
+    async def replicas(waits: int) -> list[tuple[str, str]]:
+        url = f"{group.url}?wait_replicas={waits}"
+        checks = await bus_driver(url).examine(url, "", new=NEW, asked=())
+        return [(each.state, each.found) for each in checks if each.name == "bus replicas"]
+
+    assert await replicas(0) == []
+    assert await replicas(1) == [("ok", "1 replica follows the server, and each event waits for 1")]
+    assert await replicas(2) == [
+        ("fail", "1 replica follows the server, but wait_replicas=2 is in the URL: no event is accepted")
+    ]
+
+
 async def test_what_a_replica_lacks_is_neither_accepted_nor_applied(group: SentinelGroup) -> None:
     waiting, plain = f"{group.url}?wait_replicas=1", group.url
     new = Layout(partitions=1, order="app")

@@ -81,7 +81,7 @@ async def test_the_example_prints_what_its_page_says(url: str) -> None:
     assert said
     async with deployed(url):
         done = await asyncio.to_thread(
-            subprocess.run, [sys.executable, EXAMPLE / "app.py", url], capture_output=True, text=True, check=False,
+            subprocess.run, [sys.executable, EXAMPLE / "app.py"], capture_output=True, text=True, check=False,
             timeout=240, env=clean_environment(GRAPHWEFT_BUS_URL=url, **SOURCES),
         )  # fmt: skip
     assert (done.stdout, done.returncode) == (said, 0), done.stderr

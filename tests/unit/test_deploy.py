@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 from tests.services.rules import load_rules
+from tools import chart
 
 from graphweft_workers.settings.settings import Settings
-from tools import chart
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"

@@ -66,7 +66,7 @@ _OWN: Final = frozenset(
         *("apps", "archive_url", "bus_ca", "bus_cert", "bus_cert_key", "bus_sasl", "bus_url", "bus_user"),
         *("console_tokens", "embedder", "embedder_url", "extractor", "extractor_url", "gateway_tokens", "graph_ca"),
         *("graph_url", "graph_user", "log_format", "metrics", "probe_address", "rules", "signing_keys"),
-        *("summariser", "summariser_url"),
+        *("judge", "judge_url", "summariser", "summariser_url"),
     }
 )
 """Settings that other values of the chart give."""
@@ -287,6 +287,7 @@ VALUES: Final[Mapping[str, Value | Section]] = {
     "embedder": _model("embedder", "openai:text-embedding-3-small", "none"),
     "extractor": _model("extractor", "graphiti:gpt-5-mini", "none"),
     "summariser": _model("summariser", "openai:gpt-5-mini", "extractive"),
+    "judge": _model("judge", "openai:gpt-5-mini", "none"),
     "worker": _role(
         "Mutation workers: apply events to the graphs.",
         enabled=True, cpu="500m", memory="512Mi", most="2Gi", replicas=2,

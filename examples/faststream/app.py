@@ -1,16 +1,16 @@
 """An agent, a tool and a follower of what took effect, as FastStream subscribers."""
 
 import asyncio
-import sys
 
 from faststream.redis import RedisBroker, RedisRouter, StreamSub
 
+from graphweft.settings import ClientSettings
 from graphweft_runtimes.faststream import EFFECTS_STREAM, AgentContext, Effects, FastStreamAdapter
 
 graphweft = FastStreamAdapter(app_id="acme", workflow_name="Support", budget_ms=5_000)
 agents = RedisRouter(middlewares=[graphweft.agent("Ann")])
 tools = RedisRouter(middlewares=[graphweft.tool("lookup")])
-broker = RedisBroker(sys.argv[1], logger=None)
+broker = RedisBroker(ClientSettings.from_environment().bus_url, logger=None)  # the bus of `graphweft up` here
 seen: asyncio.Queue[Effects] = asyncio.Queue()
 
 

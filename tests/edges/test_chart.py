@@ -305,6 +305,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"extractor": {"name": "graphiti:m"}},
         "extractor.name: episodes are read by the memory worker, which is off",
     ),
+    "judge without memory": (
+        {"judge": {"name": "openai:m"}},
+        "judge.name: statements are compared by the memory worker, which is off",
+    ),
     "scaling without a source": (
         {"worker": {"autoscaling": {"enabled": True}}},
         "worker.autoscaling: nothing says the lag; set",

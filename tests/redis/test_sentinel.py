@@ -11,7 +11,8 @@ import pytest
 from tests.services.commands import inside
 from tests.services.environment import clean_environment
 from tests.services.fixtures import Logs, events_of
-from tests.services.redis_servers import SentinelGroup
+from tests.services.maven import free_port
+from tests.services.redis_servers import SERVICE, SentinelGroup
 from tests.services.rules import rules_of_parts
 from tests.services.waiting import until, until_answered, until_sync
 from tests.services.workers import working
@@ -19,6 +20,7 @@ from tests.services.workers import working
 from graphweft.transport import Outgoing, Transport
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import BusUnavailable, Event, GraphUnavailable, Layout, wire
+from graphweft_workers.drivers import bus_driver, graph_driver
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.log.position_note import PositionNote
@@ -28,6 +30,7 @@ from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.wiring.rules import push
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+NEW = Layout(partitions=1, order="app")
 _LOG = "MERGE (n:Log {id: 1}) SET n.trace = coalesce(n.trace, '') + $v"
 
 
@@ -52,6 +55,36 @@ async def fail_over(group: SentinelGroup) -> None:
 
 def outgoing(name: str) -> Outgoing:
     return Outgoing(key="k", fields={b"data": name.encode()})
+
+
+async def test_a_url_that_reaches_no_master_says_what_is_wrong(group: SentinelGroup) -> None:
+    servers = ",".join(each.url.partition("//")[2] for each in group.servers)
+    nobody = f"127.0.0.1:{free_port()}"
+    said = {
+        f"redis+sentinel://{nobody}/{SERVICE}": f"no Sentinel answers: {nobody}: Error 111 connecting",
+        f"redis+sentinel://{servers}/{SERVICE}": "this address is of a Redis server, not of a Sentinel",
+        group.url.replace(SERVICE, "mymaster"): f"must be that of `sentinel monitor`; known: '{SERVICE}'",
+    }
+    for url, text in said.items():
+        of_bus = await bus_driver(url).examine(url, "", new=NEW, asked=())
+        for check in (*of_bus, *await graph_driver(url).examine(url, "")):
+            assert text in check.found
+            assert "object at" not in check.found
+    mixed = group.url.replace("//", f"//{nobody},{servers},")
+    assert (await bus_driver(mixed).examine(mixed, "", new=NEW, asked=()))[0].state == "ok"
+
+
+async def test_a_master_without_the_replicas_that_events_wait_for_is_a_finding(group: SentinelGroup) -> None:
+    async def replicas(waits: int) -> list[tuple[str, str]]:
+        url = f"{group.url}?wait_replicas={waits}"
+        checks = await bus_driver(url).examine(url, "", new=NEW, asked=())
+        return [(each.state, each.found) for each in checks if each.name == "bus replicas"]
+
+    assert await replicas(0) == []
+    assert await replicas(1) == [("ok", "1 replica follows the server, and each event waits for 1")]
+    assert await replicas(2) == [
+        ("fail", "1 replica follows the server, but wait_replicas=2 is in the URL: no event is accepted")
+    ]
 
 
 async def test_what_a_replica_lacks_is_neither_accepted_nor_applied(group: SentinelGroup) -> None:

@@ -16,7 +16,7 @@ from tests.services.waiting import until_sync
 
 from graphweft_workers.drivers.embedded.server import die_with_parent
 
-__all__ = ("RedisCluster", "RedisProcess", "SentinelGroup")
+__all__ = ("SERVICE", "RedisCluster", "RedisProcess", "SentinelGroup")
 
 SERVICE: Final = "graphweft-test"
 _SENTINEL: Final = """\

@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 import yaml
 from tests.services.rules import load_rules
+from tools import chart
+
+from graphweft_workers.settings.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
@@ -48,6 +51,16 @@ def unset(text: str) -> str:
 def compose() -> dict[str, Any]:
     found: dict[str, Any] = yaml.load(unset((ROOT / "compose.yaml").read_text("utf-8")), UniqueKeys)
     return found
+
+
+def test_each_model_that_needs_a_key_can_be_set_in_the_chart_and_in_compose() -> None:
+    models = {name.removesuffix("_api_key") for name in Settings.model_fields if name.endswith("_api_key")}
+    assert {name for name, each in chart.VALUES.items() if "existingSecret" in getattr(each, "values", {})} >= models
+    assert not {name for model in models for name in (model, f"{model}_url")} & chart.settings().keys()
+    passed = (ROOT / "compose.yaml").read_text("utf-8")
+    extractor = {"GRAPHWEFT_EXTRACTOR_URL", "GRAPHWEFT_EXTRACTOR_API_KEY"}  # MODEL_NAME and OPENAI_… stand for these
+    wanted = {f"GRAPHWEFT_{each.upper()}{end}" for each in models for end in ("", "_URL", "_API_KEY")} - extractor
+    assert {name for name in (*wanted, "GRAPHWEFT_EFFECTS_KEEP") if f"  {name}: ${{{name}:-" not in passed} == set()
 
 
 @pytest.fixture(scope="module")

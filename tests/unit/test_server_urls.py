@@ -68,8 +68,15 @@ async def test_a_client_behind_sentinel_takes_the_options_of_its_url() -> None:
     assert (options["client_name"], options["socket_timeout"], options["decode_responses"]) == ("x", 4.0, True)
     assert client.connection_pool.service_name == "main"
     await client.aclose()
-    with pytest.raises(InvalidSettings, match="unknown option"):
-        connect("redis+sentinel://one/main?no=1", io_timeout_s=None)
+    with pytest.raises(InvalidSettings, match=r"unknown option: .*wait_replicas.*sentinel_username"):
+        connect("redis+sentinel://one/main?wait_replica=1", io_timeout_s=None)
+
+
+def test_a_scheme_that_no_driver_has_names_those_that_work() -> None:
+    for find in (bus_driver, graph_driver):
+        with pytest.raises(InvalidSettings, match=r"redis\+sentinel://") as refused:
+            find("rediz://one")
+        assert "cluster" not in str(refused.value)
 
 
 def test_logins_and_certificates_apply_behind_sentinel() -> None:

@@ -88,7 +88,7 @@ redis://{{ include "graphweft.fullname" . }}-falkordb:6379
 {{- if $values.graph.existingSecret }}{{ $_ := set $found "GRAPHWEFT_GRAPH_PASSWORD_FILE" "/etc/graphweft/graph/password" }}{{ end -}}
 {{- if $values.graph.tls.existingSecret }}{{ $_ := set $found "GRAPHWEFT_GRAPH_CA" "/etc/graphweft/graph-tls/ca.crt" }}{{ end -}}
 {{- $_ := set $found "GRAPHWEFT_RULES" "/rules" -}}
-{{- range $model := list "embedder" "extractor" "summariser" -}}
+{{- range $model := list "embedder" "extractor" "summariser" "judge" -}}
 {{- $it := get $values $model -}}
 {{- $_ := set $found (printf "GRAPHWEFT_%s" (upper $model)) $it.name -}}
 {{- with $it.url }}{{ $_ := set $found (printf "GRAPHWEFT_%s_URL" (upper $model)) . }}{{ end -}}
@@ -113,7 +113,7 @@ redis://{{ include "graphweft.fullname" . }}-falkordb:6379
 {{- if .facts.graph -}}
 {{- with $values.graph.existingSecret }}{{ $_ := set $found "graph" . }}{{ end -}}
 {{- with $values.graph.tls.existingSecret }}{{ $_ := set $found "graph-tls" . }}{{ end -}}
-{{- range $model := list "embedder" "extractor" "summariser" -}}
+{{- range $model := list "embedder" "extractor" "summariser" "judge" -}}
 {{- with (get $values $model).existingSecret }}{{ $_ := set $found $model . }}{{ end -}}
 {{- end -}}
 {{- end -}}

@@ -63,13 +63,16 @@ archive.existingClaim: archive.url names another place for the archive; leave ou
 archive.enabled: the archive has no place; set archive.url or archive.existingClaim
 {{- end -}}
 {{- $jobs := include "graphweft.settings" (dict "root" . "role" "memory") | fromYaml -}}
-{{- $work := or (ne $values.embedder.name "none") (ne $values.extractor.name "none") -}}
+{{- $work := or (ne $values.embedder.name "none") (ne $values.extractor.name "none") (ne $values.judge.name "none") -}}
 {{- range $name := list "memory_summarise_after" "memory_keep_days" "memory_keep_count" }}{{ $work = or $work (ne (get $jobs $name | default "0") "0") }}{{ end -}}
 {{- if and $values.memory.enabled (not $work) }}
-memory.enabled: the memory worker would have nothing to do and not start; set embedder.name, extractor.name, settings.memory_summarise_after, settings.memory_keep_days or settings.memory_keep_count
+memory.enabled: the memory worker would have nothing to do and not start; set embedder.name, extractor.name, judge.name, settings.memory_summarise_after, settings.memory_keep_days or settings.memory_keep_count
 {{- end -}}
 {{- if and (ne $values.extractor.name "none") (not $values.memory.enabled) }}
 extractor.name: episodes are read by the memory worker, which is off; set memory.enabled to true
+{{- end -}}
+{{- if and (ne $values.judge.name "none") (not $values.memory.enabled) }}
+judge.name: statements are compared by the memory worker, which is off; set memory.enabled to true
 {{- end -}}
 {{- with $values.worker.autoscaling -}}
 {{- if .enabled -}}

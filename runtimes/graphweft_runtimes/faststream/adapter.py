@@ -13,7 +13,7 @@ from uuid import uuid4
 from typing_extensions import override
 
 from graphweft.adapters.core import Adapter
-from graphweft_contracts import ContextReply
+from graphweft_contracts import ContextReply, InvalidSettings
 from graphweft_runtimes.runtime_adapter import RuntimeAdapter
 from graphweft_runtimes.versions import require
 
@@ -31,7 +31,15 @@ _TEXTS: Final = ("message", "text", "content", "question")
 _AS_USUAL: Final = (AckMessage, SkipMessage, StopConsume)
 """What a handler raises to say that it is done."""
 
-AgentContext: TypeAlias = Annotated[ContextReply, Context(_CONTEXT)]
+
+def _missing() -> ContextReply:
+    raise InvalidSettings(
+        "an argument is an AgentContext, but this handler is not below agent(...): put it on a router or broker with "
+        "middlewares=[adapter.agent(NAME)]; a tool has no context"
+    )
+
+
+AgentContext: TypeAlias = Annotated[ContextReply, Context(_CONTEXT, initial=_missing)]
 """The context of the turn, as an argument of a handler below ``FastStreamAdapter.agent``."""
 Variables: TypeAlias = Callable[[StreamMessage[Any]], Mapping[str, Any]]
 Middleware: TypeAlias = Callable[..., BaseMiddleware[Any, Any]]
@@ -66,6 +74,8 @@ class FastStreamAdapter(RuntimeAdapter):
         A handler takes the context as ``AgentContext``. What it returns is the answer; what it raises fails the turn.
         """
 
+        _check_name("agent", name)
+
         def made(message: Any, /, *, context: Any) -> BaseMiddleware[Any, Any]:
             return _AgentMiddleware(message, context=context, adapter=self, name=name)
 
@@ -76,6 +86,8 @@ class FastStreamAdapter(RuntimeAdapter):
 
         The body is its arguments, and what the handler returns is its result.
         """
+
+        _check_name("tool", name)
 
         def made(message: Any, /, *, context: Any) -> BaseMiddleware[Any, Any]:
             return _ToolMiddleware(message, context=context, adapter=self, name=name)
@@ -91,6 +103,11 @@ class FastStreamAdapter(RuntimeAdapter):
             with self.core.guarded("the variables of a message"):
                 found = dict(self._variables(message))
         return found
+
+
+def _check_name(of: str, name: object) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidSettings(f"invalid name of the {of} {name!r}: expected a text, such as {of}('Ann')")
 
 
 class _Middleware(BaseMiddleware[Any, Any]):

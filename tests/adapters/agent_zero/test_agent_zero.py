@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 from tests.edges.test_cli_memory import Up
 from tests.services.agent_zero import Agent, Tool, make_root, running
-from tests.services.agent_zero_page import BLOCK, COMMANDS, KNOWN, QUESTION, RULES
+from tests.services.agent_zero_page import BLOCK, COMMANDS, FACTS, KNOWN, QUESTION, RULES, plain
 from tests.services.buses import applied
+from tests.services.commands import inside
+from tests.services.environment import clean_environment
 from tests.services.maven import free_port
 from tests.services.roles import Responder, counted, role
 
@@ -117,7 +119,7 @@ async def test_case_b_the_graph_is_available(zero: Zero, url: str, folder: Path)
             assert zero.agent is not None
             extras = zero.agent.prompts[0]
             assert list(extras) == ["memories", "solutions", "graphrag", "current_datetime"]
-            assert extras["graphrag"].strip() == BLOCK.strip()
+            assert FACTS in extras["graphrag"]
             # What was recalled leads there, although the question names nothing.
             assert (await zero.until("GRAPHRAG_CONTEXT_INJECTED", "and what else?", responder))["graphrag_seen"]
     assert "GRAPHRAG_CONTEXT_INJECTED" in responder.markers()
@@ -145,13 +147,13 @@ async def test_the_example_of_the_page_runs_as_printed(tmp_path: Path, monkeypat
     assert (installs[0], ups, emits[0]) == (
         "/opt/venv-a0/bin/graphweft", ["GRAPHRAG_ENABLED=true", "graphweft", "up", "&"], "graphweft",
     )  # fmt: skip
-    for name, text in {"workflows/AgentZero/graph_injection.yaml": RULES, "known.jsonl": KNOWN}.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    (tmp_path / "known.jsonl").write_text(KNOWN)
     root = make_root(tmp_path / "a0")
+    for command in ([str(root) if part == "/a0" else part for part in installs[1:]], ["test"]):
+        done = await asyncio.to_thread(inside, command, clean_environment(), folder=tmp_path)
+        assert done.code == 0, done.out + done.err
     up = Up(tmp_path, GRAPHRAG_ENABLED="true")
     try:
-        up.ok(*(str(root) if part == "/a0" else part for part in installs[1:]), apart=True)
         up.ok(*emits[1:], apart=True)
         for name in ("GRAPHWEFT_CONTEXT", "GRAPHWEFT_CAPTURE", "GRAPHWEFT_BUS_URL", "GRAPH_RAG_ENABLED"):
             monkeypatch.delenv(name, raising=False)
@@ -163,6 +165,6 @@ async def test_the_example_of_the_page_runs_as_printed(tmp_path: Path, monkeypat
             agent = Agent(root, [ANSWER], recalls=(RECALLED, "none"))
             assert await agent.monologue(QUESTION) == "done"
         plugin.close()
-        assert agent.prompts[0]["graphrag"].strip() == BLOCK.strip()
+        assert plain(agent.prompts[0]["graphrag"]) == plain(BLOCK)
     finally:
         up.stop()

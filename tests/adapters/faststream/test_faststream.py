@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from faststream.exceptions import AckMessage
 from faststream.middlewares import AckPolicy
-from faststream.redis import RedisBroker, RedisRouter, StreamSub
+from faststream.redis import RedisBroker, RedisRouter, StreamSub, TestRedisBroker
 from faststream.redis.prometheus import RedisPrometheusMiddleware
 from prometheus_client import CollectorRegistry
 from tests.adapters.runner import SOURCES
@@ -81,7 +81,7 @@ async def test_the_example_prints_what_its_page_says(url: str) -> None:
     assert said
     async with deployed(url):
         done = await asyncio.to_thread(
-            subprocess.run, [sys.executable, EXAMPLE / "app.py", url], capture_output=True, text=True, check=False,
+            subprocess.run, [sys.executable, EXAMPLE / "app.py"], capture_output=True, text=True, check=False,
             timeout=240, env=clean_environment(GRAPHWEFT_BUS_URL=url, **SOURCES),
         )  # fmt: skip
     assert (done.stdout, done.returncode) == (said, 0), done.stderr
@@ -208,6 +208,29 @@ async def test_variables_that_cannot_be_read_reach_no_handler(url: str, monkeypa
             await broker.start()
             assert await (await broker.request("hi", "questions", timeout=60)).decode() == "hi"
         assert adapter.core.stats.errors == 1
+
+
+async def test_a_context_outside_of_an_agent_says_what_to_do(adapter: FastStreamAdapter) -> None:
+    broker = RedisBroker()
+    tools = RedisRouter(middlewares=[adapter.tool("lookup")])
+
+    async def answer(question: str, context: AgentContext) -> None:
+        raise AssertionError(question)
+
+    broker.subscriber("questions")(answer)
+    tools.subscriber("lookups")(answer)
+    broker.include_router(tools)
+    async with TestRedisBroker(broker):
+        for channel in ("questions", "lookups"):
+            with pytest.raises(InvalidSettings, match=r"this handler is not below agent\(\.\.\.\): put it on a router"):
+                await broker.publish("hi", channel, headers=HEADERS)
+
+
+@pytest.mark.parametrize("name", ["", " ", None])
+async def test_a_name_that_is_no_text_is_refused_when_it_is_given(adapter: FastStreamAdapter, name: Any) -> None:
+    for make in (adapter.agent, adapter.tool):
+        with pytest.raises(InvalidSettings, match="invalid name of the"):
+            make(name)
 
 
 def test_another_version_of_faststream_is_named() -> None:

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ("bus_driver", "bus_name", "dialects", "graph_driver", "graph_name")
 
-_REDIS: Final = ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster", "unix")
-"""Those of a cluster are known, so that their refusal says what to use instead."""
+_REFUSED: Final = ("redis+cluster", "rediss+cluster")
+"""They are known, so that their refusal says what to use instead."""
+_REDIS: Final = ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "unix", *_REFUSED)
 _BUSES: Final[Mapping[str, str]] = {
     **dict.fromkeys(_REDIS, "redis"),
     "kafka": "kafka",
@@ -70,5 +71,6 @@ def _driver(url: str, group: str, folders: Mapping[str, str], variable: str) -> 
         return import_module(f"{__name__}.{folder}.driver").DRIVER
     if found := entry_points(group=group, name=scheme):
         return next(iter(found)).load()
-    known = ", ".join(f"{name}://" for name in (*folders, *sorted(entry_points(group=group).names - folders.keys())))
+    schemes = (*folders, *sorted(entry_points(group=group).names - folders.keys()))
+    known = ", ".join(f"{name}://" for name in schemes if name not in _REFUSED)
     raise InvalidSettings(f"{variable}: no driver is installed for this URL; expected one that begins with {known}")

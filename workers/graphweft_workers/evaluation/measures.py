@@ -107,13 +107,13 @@ METRICS: Final[Mapping[str, Measure]] = {
     ),
     "p50_ms": Measure(
         read=lambda score: None if score.fault else score.ms,
-        meaning="most milliseconds of 50 % of replies",
+        meaning="milliseconds within which 50 % of replies came",
         less_is_better=True,
         percentile=50,
     ),
     "p99_ms": Measure(
         read=lambda score: None if score.fault else score.ms,
-        meaning="most milliseconds of 99 % of replies",
+        meaning="milliseconds within which 99 % of replies came",
         less_is_better=True,
         percentile=99,
     ),

@@ -21,7 +21,15 @@ from redis.asyncio.sentinel import (
     SentinelManagedSSLConnection,
 )
 from redis.backoff import NoBackoff
-from redis.exceptions import AskError, ClusterCrossSlotError, ClusterDownError, OutOfMemoryError, ResponseError
+from redis.exceptions import (
+    AskError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    OutOfMemoryError,
+    RedisError,
+    ResponseError,
+)
+from redis.sentinel import MasterNotFoundError
 
 from graphweft.transports.redis.timing import REDIS_TIMING
 from graphweft.transports.redis.url import NO_CLUSTER, RedisUrl, split_redis_url
@@ -127,7 +135,7 @@ def _behind_sentinel(client: Any, parts: RedisUrl, connect_s: float) -> Any:
     tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
     if issubclass(kind, redis.SSLConnection):
         tls["ssl"] = True
-    make_sentinel: Any = Sentinel  # both have no types
+    make_sentinel: Any = _Sentinel  # both have no types
     make_pool: Any = SentinelConnectionPool
     sentinel = make_sentinel(
         parts.sentinels,
@@ -140,6 +148,43 @@ def _behind_sentinel(client: Any, parts: RedisUrl, connect_s: float) -> Any:
         options.pop(name, None)
     pool = make_pool(parts.service, sentinel, connection_class=kind, max_connections=_CONNECTIONS, **options)
     return _Client.from_pool(pool)
+
+
+class _Sentinel(Sentinel):
+    """Asks Sentinels for the master. One that does not answer, or is none, leaves the question to the others."""
+
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        """Return the address of the master. The error of redis-py shows objects, and does not say what to do."""
+        asked: list[Any] = self.sentinels
+        silent, known = list[str](), set[str]()
+        for number, each in enumerate(asked):
+            try:
+                masters: dict[str, Any] = await each.sentinel_masters()
+            except (RedisError, OSError) as error:
+                silent.append(_why_silent(each, error))
+                continue
+            known |= masters.keys()
+            state = masters.get(service_name)
+            if state and self.check_master_state(state, service_name):
+                asked[0], asked[number] = each, asked[0]  # it is asked first from now on
+                return state["ip"], state["port"]
+        if len(silent) == len(asked):
+            raise MasterNotFoundError(f"no Sentinel answers: {'; '.join(silent)}")
+        if service_name in known:
+            raise MasterNotFoundError(f"the master of {service_name!r} is down, and no replica has taken over yet")
+        names = ", ".join(map(repr, sorted(known))) or "none"
+        raise MasterNotFoundError(
+            f"Sentinel knows no master of the name {service_name!r}: the name behind / in the URL must be that of "
+            f"`sentinel monitor`; known: {names}"
+        )
+
+
+def _why_silent(sentinel: Any, error: Exception) -> str:
+    options = sentinel.connection_pool.connection_kwargs
+    why = str(error) or type(error).__name__
+    if isinstance(error, ResponseError) and why.startswith("unknown command"):  # it has no class of its own
+        why = "this address is of a Redis server, not of a Sentinel, whose port is usually 26379"
+    return f"{options['host']}:{options['port']}: {why}"
 
 
 def _leave(exception: Exception, number: int, command: object) -> None:
@@ -162,9 +207,9 @@ def check_options(url: str) -> None:
             raise InvalidSettings(f"the URL of a Redis server sets {name}, which graphweft chooses: leave it out")
         # Not named: it may be a part of a password.
         raise InvalidSettings(
-            "the URL of a Redis server has an unknown option: expected db, client_name, health_check_interval, "
-            "socket_connect_timeout, socket_keepalive or those of TLS, such as ssl_ca_certs; write %3F for ? in a "
-            "password"
+            "the URL of a Redis server has an unknown option: expected wait_replicas, db, client_name, "
+            "health_check_interval, socket_connect_timeout, socket_keepalive, those of TLS, such as ssl_ca_certs, or "
+            "behind Sentinel sentinel_username and sentinel_password; write %3F for ? in a password"
         )
 
 

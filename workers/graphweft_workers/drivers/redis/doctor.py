@@ -10,7 +10,9 @@ from redis.exceptions import RedisError, ResponseError
 
 from graphweft.transports.redis.connection import connect
 from graphweft.transports.redis.refusals import unavailable
+from graphweft.transports.redis.url import split_redis_url
 from graphweft_contracts import Layout, channels
+from graphweft_contracts.plurals import counted
 from graphweft_workers.drivers.redis.rights import may_append_to_shared, missing, own_partition
 from graphweft_workers.drivers.redis_checks import ANSWER_S, append_only, examine_server, memory, not_shown, used_memory
 from graphweft_workers.ports.check import Check, layout_checks
@@ -25,7 +27,8 @@ _ALIVE_MS: Final = 5_000
 
 async def examine(url: str, advice: str, *, new: Layout, asked: Collection[str] = ()) -> list[Check]:
     """See ``BusDriver.examine``."""
-    return await examine_server("bus", url, advice, functools.partial(_bus, new=new, asked=asked))
+    more = functools.partial(_bus, new=new, asked=asked, waits=split_redis_url(url).wait_replicas)
+    return await examine_server("bus", url, advice, more)
 
 
 async def examine_rights(url: str, role: str, *, app_id: str | None, user: str) -> list[Check]:
@@ -84,15 +87,32 @@ async def memory_ratio(url: str) -> float | None:
     return used / most if most else None
 
 
-async def _bus(client: Any, *, new: Layout, asked: Collection[str]) -> list[Check]:
+async def _bus(client: Any, *, new: Layout, asked: Collection[str], waits: int) -> list[Check]:
     written = await client.get(channels.PARTITION_COUNT)
     orders = await client.hgetall(channels.ORDERS)
     checks = layout_checks(Layout.of_stored(int(written), orders), new, asked) if written else []
     try:
+        checks += [await _copies(client, waits)] if waits else []
         checks += await _settings(client)
     except ResponseError as error:
         checks.append(not_shown("bus", error))
     return checks
+
+
+async def _copies(client: Any, waits: int) -> Check:
+    """Return whether as many replicas follow as an event waits for."""
+    found = await client.info("replication")
+    states = [found[f"slave{number}"].get("state") for number in range(int(found.get("connected_slaves", 0)))]
+    there = states.count("online")
+    said = f"{counted(there, 'replica')} follow{'s' * (there == 1)} the server"
+    if there >= waits:
+        return Check(name="bus replicas", state="ok", found=f"{said}, and each event waits for {waits}")
+    advice = (
+        f"start replicas of this server (`replicaof`), or lower wait_replicas={waits} in the URLs of all clients and "
+        "workers"
+    )
+    found_text = f"{said}, but wait_replicas={waits} is in the URL: no event is accepted"
+    return Check(name="bus replicas", state="fail", found=found_text, advice=advice)
 
 
 async def _settings(client: Any) -> list[Check]:

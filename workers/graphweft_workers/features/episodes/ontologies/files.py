@@ -287,7 +287,13 @@ class _Checks(FormReader):
                     f"{name!r} is stored as {rule.inverse_of!r}, whose item may have {others[0]!r}: write it there"
                 )
                 self.error("conflicting-keys", message, given.entries[others[0]].key)
-            if rules.get(rule.inverse_of, NO_RULE).inverse_of is not None or rule.inverse_of == name:
+            if rule.inverse_of == name:
+                message = (
+                    f"{name!r} names itself: name the type that says the same from the other end, or write "
+                    "symmetric: true if both ends say the same"
+                )
+                self.error("conflicting-keys", message, given.place_of("inverse_of"))
+            elif rules.get(rule.inverse_of, NO_RULE).inverse_of is not None:
                 message = f"{rule.inverse_of!r} is an inverse itself: name the type that is stored"
                 self.error("conflicting-keys", message, given.place_of("inverse_of"))
         if rule.symmetric and rule.depends_on is not None:
@@ -303,10 +309,13 @@ class _Checks(FormReader):
                 stored = rules[rule.depends_on].inverse_of
                 message = f"{rule.depends_on!r} is stored as {stored!r}, from the other end: no source has it"
                 self.error("conflicting-keys", message, given.place_of("depends_on"))
-            if level_of(name, rules) > LEVELS:
+            if rule.depends_on == name:
+                message = f"{name!r} depends on itself: name another type, or remove depends_on"
+                self.error("circular-types", message, given.place_of("depends_on"))
+            elif level_of(name, rules) > LEVELS:
                 message = (
-                    f"{name!r} depends on itself, or on a chain of more than {LEVELS} types: depend on a type nearer "
-                    "to the beginning"
+                    f"{name!r} depends on itself by way of others, or on a chain of more than {LEVELS} types: depend on "
+                    "a type nearer to the beginning"
                 )
                 self.error("circular-types", message, given.place_of("depends_on"))
 

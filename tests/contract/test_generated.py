@@ -55,7 +55,11 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "memory.forget": {"memory_ids": ["m1"]},
     "memory.erase": {"user_id": "u1"},
     "statement.judged": {
-        "new": "s2", "old": "s1", "verdict": "ends", "at": "2026-03-05T12:00:00Z", "by": "m",
+        "new": "s2",
+        "old": "s1",
+        "verdict": "ends",
+        "at": "2026-03-05T12:00:00Z",
+        "by": "m",
         "saw": {"s2": "d2", "s1": "d1"},
     },
     "statement.unjudged": {"new": "s2", "old": "s1"},

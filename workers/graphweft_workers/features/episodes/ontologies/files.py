@@ -314,8 +314,8 @@ class _Checks(FormReader):
                 self.error("circular-types", message, given.place_of("depends_on"))
             elif level_of(name, rules) > LEVELS:
                 message = (
-                    f"{name!r} depends on itself by way of others, or on a chain of more than {LEVELS} types: depend on "
-                    "a type nearer to the beginning"
+                    f"{name!r} depends on itself by way of others, or on a chain of more than {LEVELS} types: depend "
+                    "on a type nearer to the beginning"
                 )
                 self.error("circular-types", message, given.place_of("depends_on"))
 

@@ -80,8 +80,12 @@ _LONGEST_QUESTION: Final = 20_000
 """Limit of characters in a question; the end of a longer one counts."""
 _LONGEST_END: Final = 2_000
 """Characters at the end of a question that tell its language."""
-_SHORT: Final = 256
+_SHORT: Final = 128
 """Limit of characters in a name or fact whose terms are cached."""
+_SHORT_WORD: Final = 24
+"""The same for a word. With the number of words in the cache, it bounds what strangers' texts fill: 100 MB."""
+_SHORT_RUN: Final = 8
+"""The same for a word with text without blanks, which has two terms for each character, and seldom repeats."""
 _PIECE: Final = re.compile(r"\S{1,256}")
 _SNOWBALL: Any = Stemmer  # it has no types
 _SHORTEST_PART: Final = 2
@@ -100,6 +104,8 @@ _LETTERS: Final = str.maketrans({
 _UMLAUTS: Final = str.maketrans({"\u00e4": "ae", "\u00f6": "oe", "\u00fc": "ue"})
 _HEBREW_PREFIXES: Final = frozenset("\u05d5\u05d4\u05d1\u05dc\u05de\u05e9\u05db")
 """Letters that are words of their own: and, the, in, to, from, that, as."""
+_MOST_PREFIXES: Final = 4
+"""How many of them a word begins with: "and as from the" is one of the longest."""
 
 STOP_WORDS: Final = ENGLISH_STOP_WORDS
 """English words without a topic. Texts keep them; questions drop them, and those of their language."""
@@ -246,7 +252,7 @@ def _read(text: str) -> tuple[list[str], AbstractSet[str]]:
     return one.first(text)[0], one._words  # pyright: ignore[reportPrivateUsage]
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=4_096)
 def _known(text: str) -> tuple[list[str], frozenset[str]]:
     """Cached, because names and short facts repeat."""
     found, words = _read(text)
@@ -283,12 +289,23 @@ def scope_term(name: str, value: str) -> str:
     return name.partition("_")[0] + digest.hexdigest()
 
 
-@lru_cache(maxsize=65_536)
 def _terms_of(word: str, in_text: bool, latin: str = "") -> tuple[str, ...]:
-    """Return the terms of one word of a text or of a question; cached, because most words repeat.
+    """Return the terms of one word of a text or of a question.
 
     ``latin`` is the language of the text, if its words are in Latin letters.
     """
+    if len(word) <= _SHORT_RUN or (len(word) <= _SHORT_WORD and _UNSPACED.search(word) is None):
+        return _terms_of_short(word, in_text, latin)
+    return _made_terms(word, in_text, latin)
+
+
+@lru_cache(maxsize=65_536)
+def _terms_of_short(word: str, in_text: bool, latin: str) -> tuple[str, ...]:
+    """Cached, because most words repeat."""
+    return _made_terms(word, in_text, latin)
+
+
+def _made_terms(word: str, in_text: bool, latin: str) -> tuple[str, ...]:
     if word.isascii() and not latin and "'" not in word:
         return _common_terms(word, in_text)
     if (sign := _IS_EMOJI.match(word)) is not None:
@@ -362,7 +379,9 @@ def _stems(word: str, latin: str) -> Iterator[str]:
         yield from _plain(_folded(stem))
     elif language == "hebrew":  # "in Jerusalem" and "the house" are one word each
         bare = _without_marks(word)
-        while bare[:1] in _HEBREW_PREFIXES and len(bare) > _SHORTEST_PART + 1:
+        for _ in range(_MOST_PREFIXES):
+            if bare[:1] not in _HEBREW_PREFIXES or len(bare) <= _SHORTEST_PART + 1:
+                return
             bare = bare[1:]
             yield bare[:_LONGEST]
 

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import Stemmer
 
+from graphweft_rules.normal_form import normalized
 from graphweft_workers.text.languages import (
     ENGLISH_STOP_WORDS,
     READ,
@@ -219,13 +220,13 @@ def placed_terms(text: str) -> Iterator[tuple[int, str]]:
 
 def name_key(name: str) -> str:
     """Return a name in the form that is equal for all its spellings: NFKC, case-folded, single blanks."""
-    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+    return " ".join(normalized("NFKC", name).casefold().split())
 
 
 def _words(pieces: Iterable[re.Match[str]]) -> Iterator[tuple[int, str]]:
-    """Yield the words of short pieces of text, each with the start of its piece: NFKC takes quadratic time."""
+    """Yield the words of short pieces of text, each with the start of its piece."""
     for piece in pieces:
-        for match in _WORD.finditer(unicodedata.normalize("NFKC", piece[0]).casefold().replace("_", " ")):
+        for match in _WORD.finditer(normalized("NFKC", piece[0]).casefold().replace("_", " ")):
             yield piece.start(), match[0][: _LONGEST * 4]
 
 
@@ -396,7 +397,7 @@ def _without_marks(word: str) -> str:
     """Return a word without accents and vowel points. Vowel signs of India stay: without them it is another word."""
     if _INDIC.search(word):
         return word
-    return "".join(char for char in unicodedata.normalize("NFD", word) if unicodedata.category(char) != "Mn")
+    return "".join(char for char in normalized("NFD", word) if unicodedata.category(char) != "Mn")
 
 
 def _folded(word: str) -> str:

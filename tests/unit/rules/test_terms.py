@@ -6,6 +6,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 
 from graphweft_workers.text import terms as text_terms
 from graphweft_workers.text.terms import STOP_WORDS, EventTerms, TooManyWords, query_terms, scope_term, terms
+
+THAI = "".join(map(chr, range(0xE01, 0xE2F)))
 
 
 @pytest.mark.parametrize(
@@ -198,6 +201,34 @@ def test_no_text_takes_long() -> None:
 def test_a_hebrew_word_has_a_few_terms(word: str) -> None:
     assert len(terms(word)) <= 6
     assert "tea" in query_terms(f"Where is my tea {word}")
+
+
+def unspaced(kind: str) -> str:
+    """Return a text without blanks of several pieces."""
+    chosen = Random(5)
+    if kind == "thai":
+        return "".join(chosen.choice(THAI) + chosen.choice(["", "\u0e34", "\u0e31\u0e49"]) for _ in range(1_000))
+    if kind == "kana":
+        return "".join(chosen.choice("かきくけこさしすせそ") + chosen.choice(["", "\u3099"]) for _ in range(1_000))
+    if kind == "narrow":
+        return "".join(
+            chosen.choice("\uff76\uff77\uff78\uff79\uff7a") + chosen.choice(["", "\uff9e"]) for _ in range(1_000)
+        )
+    if kind == "wide":  # of four to six characters
+        return "".join(chr(chosen.randrange(0x3300, 0x3358)) for _ in range(500))
+    if kind == "hangul":
+        return unicodedata.normalize("NFD", "".join(chr(chosen.randrange(0xAC00, 0xD7A4)) for _ in range(500)))
+    return "".join(chr(chosen.randrange(0x4E00, 0x9000)) for _ in range(1_500))
+
+
+@pytest.mark.parametrize("kind", ["han", "thai", "kana", "narrow", "wide", "hangul"])
+@pytest.mark.parametrize("before", ["", "mixed", "x" * 255])
+def test_each_pair_of_a_text_without_blanks_is_found(kind: str, before: str) -> None:
+    text = before + unspaced(kind)
+    stored = set(terms(text))
+    plain = unicodedata.normalize("NFKC", text).casefold()[len(before) :]
+    assert {plain[at : at + 2] for at in range(len(plain) - 1)} <= stored
+    assert set(query_terms(text)) <= stored
 
 
 @pytest.mark.parametrize(

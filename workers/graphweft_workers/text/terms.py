@@ -87,7 +87,12 @@ _SHORT_WORD: Final = 24
 """The same for a word. With the number of words in the cache, it bounds what strangers' texts fill: 100 MB."""
 _SHORT_RUN: Final = 8
 """The same for a word with text without blanks, which has two terms for each character, and seldom repeats."""
-_PIECE: Final = re.compile(r"\S{1,256}")
+_LONGEST_WORD: Final = 256
+"""Limit of characters of a word that are read; of a word with text without blanks, parts of this length are."""
+_PIECE: Final = re.compile(rf"\S{{1,256}}[{_MARKS}{_JOINERS}\u1160-\u11ff\uff9e\uff9f]{{,32}}")
+"""A piece ends before a character that no normalization joins to the one before it."""
+_LAST: Final = re.compile(rf"[^\W_][{_MARKS}]{{,8}}\Z")
+"""The last character of a piece, with its signs."""
 _SNOWBALL: Any = Stemmer  # it has no types
 _SHORTEST_PART: Final = 2
 """Of a part of a word that has terms of its own, one character less."""
@@ -224,10 +229,28 @@ def name_key(name: str) -> str:
 
 
 def _words(pieces: Iterable[re.Match[str]]) -> Iterator[tuple[int, str]]:
-    """Yield the words of short pieces of text, each with the start of its piece."""
+    """Yield the words of short pieces of text, each with the start of its piece.
+
+    Where text without blanks goes on in the next piece, the last character is in both: pairs of characters are terms.
+    """
+    end, last = 0, ""
     for piece in pieces:
-        for match in _WORD.finditer(normalized("NFKC", piece[0]).casefold().replace("_", " ")):
-            yield piece.start(), match[0][: _LONGEST * 4]
+        read = normalized("NFKC", piece[0]).casefold().replace("_", " ")
+        start = piece.start()
+        if last and start == end and _UNSPACED.match(read):
+            read = last + read
+        for match in _WORD.finditer(read):
+            word = match[0]
+            if len(word) <= _LONGEST_WORD:
+                yield start, word
+            elif _UNSPACED.search(word) is None:
+                yield start, word[:_LONGEST_WORD]
+            else:
+                for at in range(0, len(word) - 1, _LONGEST_WORD - 1):
+                    yield start, word[at : at + _LONGEST_WORD]
+        last = ""
+        if not read.isascii() and (found := _LAST.search(read[-_SHORT_RUN:])) and _UNSPACED.match(found[0]):
+            end, last = piece.end(), found[0]
 
 
 def _in_language(text: str) -> tuple[str, Iterator[tuple[int, str]]]:

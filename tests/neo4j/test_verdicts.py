@@ -230,3 +230,12 @@ async def test_statements_that_a_model_cannot_compare_become_a_letter_that_is_re
     await worked.transport.append([Outgoing(key=f"{APP}/chat of u1", fields=retry_entry(letter))])
     await worked.write()
     assert await worked.holding() == [FIRST_DAY]
+
+
+async def test_nobody_takes_a_verdict_back_in_a_chat_of_another_user(worked: Worked) -> None:
+    await worked.apply(*told("I work for Acme.", FIRST_DAY), *told("I like tea.", user="u2", chat="other"))
+    await worked.apply(await worked.verdict(11, FIRST_DAY, "I work for Acme."))
+    undo = await worked.undo(12, FIRST_DAY, "I work for Acme.")
+    before = await worked.digest()
+    await worked.apply(undo.model_copy(update={"chatid": "other"}))
+    assert await worked.digest() == before

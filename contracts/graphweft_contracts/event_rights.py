@@ -7,5 +7,5 @@ from typing import Final
 INTERNAL_TYPES: Final = frozenset({"memory.embedded", "memory.summarized", "episode.extracted", "statement.judged"})
 """Answers of models, which graphweft's workers emit. From anybody else they are forged: no gateway takes them, and
 the key of an app signs none of them."""
-ERASING_TYPES: Final = frozenset({"memory.erase", "memory.forget"})
-"""Events that remove what is remembered."""
+ERASING_TYPES: Final = frozenset({"memory.erase", "memory.forget", "statement.unjudged"})
+"""Events that remove what is remembered: of a user, a memory, or a verdict on a statement."""

@@ -34,6 +34,15 @@ PAYLOADS: dict[str, dict[str, Any]] = {
     "episode.add": {"user_id": "u", "content": "t", "episode_type": "text"},
     "memory.erase": {"user_id": "u"},
     "memory.forget": {"memory_ids": ["m"]},
+    "statement.judged": {
+        "new": "s2",
+        "old": "s1",
+        "verdict": "same",
+        "at": "2026-01-01T00:00:00Z",
+        "by": "m",
+        "saw": {"s1": "d", "s2": "d"},
+    },
+    "statement.unjudged": {"new": "s2", "old": "s1"},
     "memory.embedded": {"memory_id": "m", "model": "m", "embedding": [1.0]},
     "memory.summarized": {"user_id": "u", "summary": "s", "memory_ids": ["m"], "model": "m"},
     "episode.extracted": {
@@ -146,6 +155,7 @@ async def test_a_token_does_what_its_roles_allow(url: str, app_id: str) -> None:
             "/v1/context": (200, "read"), "/search": (422, "read"), "/messages": (202, "emit"),
             "/v1/traces": (200, "emit"), "note.made": (202, "emit"), "memory.add": (202, "emit"),
             "memory.erase": (202, "erase"), "memory.forget": (202, "erase"),
+            "statement.unjudged": (202, "erase"),
         }  # fmt: skip
         for what, (allowed, needed) in routes.items():
             for role in ROLES:
@@ -176,7 +186,7 @@ async def test_nobody_sends_what_only_workers_emit(url: str, app_id: str, type: 
 
 def test_the_types_that_jobs_emit_are_internal_or_erase() -> None:
     """A new job that emits another type must be protected, too."""
-    own = {name for name in registered_payloads() if name.startswith(("memory.", "episode."))}
+    own = {name for name in registered_payloads() if name.startswith(("memory.", "episode.", "statement."))}
     assert own == {*INTERNAL_TYPES, *ERASING_TYPES, "memory.add", "memory.update", "episode.add"}
 
 

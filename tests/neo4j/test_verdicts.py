@@ -19,6 +19,7 @@ from tests.services.planted_statements import Pair, planted
 from graphweft import Event
 from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import channels
+from graphweft_contracts.channels import partition_of
 from graphweft_contracts.memory import memory_id
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.job_worker import JobWorker
@@ -230,3 +231,31 @@ async def test_statements_that_a_model_cannot_compare_become_a_letter_that_is_re
     await worked.transport.append([Outgoing(key=f"{APP}/chat of u1", fields=retry_entry(letter))])
     await worked.write()
     assert await worked.holding() == [FIRST_DAY]
+
+
+async def test_nobody_takes_a_verdict_back_in_a_chat_of_another_user(worked: Worked) -> None:
+    await worked.apply(*told("I work for Acme.", FIRST_DAY), *told("I like tea.", user="u2", chat="other"))
+    await worked.apply(await worked.verdict(11, FIRST_DAY, "I work for Acme."))
+    undo = await worked.undo(12, FIRST_DAY, "I work for Acme.")
+    before = await worked.digest()
+    await worked.apply(undo.model_copy(update={"chatid": "other"}))
+    assert await worked.digest() == before
+
+
+async def test_a_verdict_ends_nothing_of_a_chat_in_another_partition(worked: Worked) -> None:
+    """Only a worker may emit one, and asks for none, unless the order of the app has changed since."""
+    own = partition_of(f"{APP}/chat of u1", PARTITIONS)
+    chats = [f"c{number}" for number in range(99)]
+    elsewhere, beside = (
+        next(chat for chat in chats if (partition_of(f"{APP}/{chat}", PARTITIONS) == own) is same)
+        for same in (False, True)
+    )
+    await worked.apply(
+        said(1, "I work for Acme.", 1, user="u1", chat=elsewhere), said(2, "I live in Oslo.", 2, user="u1", chat=beside)
+    )
+    new = "New work, new home: my life starts over."
+    await worked.apply(said(3, new, 3, user="u1"))
+    await worked.apply(
+        await worked.verdict(11, new, "I work for Acme."), await worked.verdict(12, new, "I live in Oslo.")
+    )
+    assert await worked.holding() == ["I work for Acme.", new]

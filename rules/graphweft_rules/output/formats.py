@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from graphweft_contracts import Block
 from graphweft_contracts.context import Format
 from graphweft_contracts.prompt_text import harmless, shown
 from graphweft_rules.files.model import most_rows
+from graphweft_rules.normal_form import normalized
 from graphweft_rules.output.memory_block import MemoryRow, MemoryRowReader, memory_text
 
 FACTS_START: Final = "GRAPHRAG_CONTEXT_BLOCK_START"
@@ -291,11 +291,11 @@ def _has_mark(text: str) -> bool:
     if "_" not in text and (text.isascii() or not any(line in text for line in _LOW_LINES)):  # most texts end here
         return False
     plain = _JOINERS.sub("", text)
-    return _MARK.search(plain if plain.isascii() else unicodedata.normalize("NFKC", plain)) is not None
+    return _MARK.search(plain if plain.isascii() else normalized("NFKC", plain)) is not None
 
 
 def _folded(text: str) -> str:
-    return unicodedata.normalize("NFKC", _JOINERS.sub("", text))
+    return normalized("NFKC", _JOINERS.sub("", text))
 
 
 def _without_mark(line: str) -> str:
@@ -504,7 +504,7 @@ def _quoted(value: Any) -> str:
 def _as_text(line: str) -> str:
     line = shown(line)
     visible = _visible(line)
-    return f"\\{visible}" if _FORGED.match(unicodedata.normalize("NFKC", visible[:_LOOKED_AT])) else line
+    return f"\\{visible}" if _FORGED.match(normalized("NFKC", visible[:_LOOKED_AT])) else line
 
 
 def _open_fence(lines: Sequence[str]) -> list[str]:

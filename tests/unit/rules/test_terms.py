@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
+from collections.abc import Sequence
+from random import Random
+from typing import Any
 
 import pytest
 import Stemmer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphweft_workers.text import terms as text_terms
 from graphweft_workers.text.terms import STOP_WORDS, EventTerms, TooManyWords, query_terms, scope_term, terms
+
+THAI = "".join(map(chr, range(0xE01, 0xE2F)))
 
 
 @pytest.mark.parametrize(
@@ -188,6 +195,67 @@ def test_no_text_takes_long() -> None:
     many = " ".join(f"unlikely{number}" for number in range(100_000))
     assert len(terms(many)) == 20_000
     assert query_terms(many)[-1] == "unlikely99999"
+
+
+@pytest.mark.parametrize("word", ["\u05d5\u05db\u05e9\u05de\u05d4\u05d1\u05d9\u05ea", "\u05d4\u05d1\u05dc\u05de" * 60])
+def test_a_hebrew_word_has_a_few_terms(word: str) -> None:
+    assert len(terms(word)) <= 6
+    assert "tea" in query_terms(f"Where is my tea {word}")
+
+
+def unspaced(kind: str) -> str:
+    """Return a text without blanks of several pieces."""
+    chosen = Random(5)
+    if kind == "thai":
+        return "".join(chosen.choice(THAI) + chosen.choice(["", "\u0e34", "\u0e31\u0e49"]) for _ in range(1_000))
+    if kind == "kana":
+        return "".join(chosen.choice("かきくけこさしすせそ") + chosen.choice(["", "\u3099"]) for _ in range(1_000))
+    if kind == "narrow":
+        return "".join(
+            chosen.choice("\uff76\uff77\uff78\uff79\uff7a") + chosen.choice(["", "\uff9e"]) for _ in range(1_000)
+        )
+    if kind == "wide":  # of four to six characters
+        return "".join(chr(chosen.randrange(0x3300, 0x3358)) for _ in range(500))
+    if kind == "hangul":
+        return unicodedata.normalize("NFD", "".join(chr(chosen.randrange(0xAC00, 0xD7A4)) for _ in range(500)))
+    return "".join(chr(chosen.randrange(0x4E00, 0x9000)) for _ in range(1_500))
+
+
+@pytest.mark.parametrize("kind", ["han", "thai", "kana", "narrow", "wide", "hangul"])
+@pytest.mark.parametrize("before", ["", "mixed", "x" * 255])
+def test_each_pair_of_a_text_without_blanks_is_found(kind: str, before: str) -> None:
+    text = before + unspaced(kind)
+    stored = set(terms(text))
+    plain = unicodedata.normalize("NFKC", text).casefold()[len(before) :]
+    assert {plain[at : at + 2] for at in range(len(plain) - 1)} <= stored
+    assert set(query_terms(text)) <= stored
+
+
+@pytest.mark.parametrize(
+    "letters",
+    [
+        "\u05d4\u05d1\u05dc\u05de" * 64, "".join(map(chr, range(0x4E00, 0x4F00))), "กิน" * 80, "가나다" * 80,
+        "".join(chr(number) + "\u200d" for number in range(0x410, 0x490)), "l\u2019" * 128, "éàç" * 80, "ab c " * 50,
+        " ".join(map(chr, range(0x4E00, 0x4E80))),
+    ],
+)  # fmt: skip
+def test_the_caches_of_terms_are_bounded_whatever_the_texts_are(letters: str) -> None:
+    """Texts of strangers fill them, so their entries are few and small."""
+
+    def size(text: str, parts: Sequence[str]) -> int:
+        return sys.getsizeof(text) + sys.getsizeof(parts) + sum(map(sys.getsizeof, parts))
+
+    def most(cache: Any) -> int:
+        return int(cache.cache_info().maxsize or 0)
+
+    for length in range(1, len(letters) + 1):
+        text = letters[:length]
+        of_word = text_terms._terms_of(text, True)
+        if of_word is text_terms._terms_of(text, True):
+            assert size(text, of_word) * most(text_terms._terms_of_short) <= 110_000_000, length
+        whole = EventTerms().whole(text)
+        if whole is EventTerms().whole(text):
+            assert (size(text, whole) + size("", text.split())) * most(text_terms._known) <= 110_000_000, length
 
 
 def test_the_terms_of_an_event_end_at_its_limits() -> None:

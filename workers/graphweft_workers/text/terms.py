@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import Stemmer
 
+from graphweft_rules.normal_form import normalized
 from graphweft_workers.text.languages import (
     ENGLISH_STOP_WORDS,
     READ,
@@ -80,9 +81,18 @@ _LONGEST_QUESTION: Final = 20_000
 """Limit of characters in a question; the end of a longer one counts."""
 _LONGEST_END: Final = 2_000
 """Characters at the end of a question that tell its language."""
-_SHORT: Final = 256
+_SHORT: Final = 128
 """Limit of characters in a name or fact whose terms are cached."""
-_PIECE: Final = re.compile(r"\S{1,256}")
+_SHORT_WORD: Final = 24
+"""The same for a word. With the number of words in the cache, it bounds what strangers' texts fill: 100 MB."""
+_SHORT_RUN: Final = 8
+"""The same for a word with text without blanks, which has two terms for each character, and seldom repeats."""
+_LONGEST_WORD: Final = 256
+"""Limit of characters of a word that are read; of a word with text without blanks, parts of this length are."""
+_PIECE: Final = re.compile(rf"\S{{1,256}}[{_MARKS}{_JOINERS}\u1160-\u11ff\uff9e\uff9f]{{,32}}")
+"""A piece ends before a character that no normalization joins to the one before it."""
+_LAST: Final = re.compile(rf"[^\W_][{_MARKS}]{{,8}}\Z")
+"""The last character of a piece, with its signs."""
 _SNOWBALL: Any = Stemmer  # it has no types
 _SHORTEST_PART: Final = 2
 """Of a part of a word that has terms of its own, one character less."""
@@ -100,6 +110,8 @@ _LETTERS: Final = str.maketrans({
 _UMLAUTS: Final = str.maketrans({"\u00e4": "ae", "\u00f6": "oe", "\u00fc": "ue"})
 _HEBREW_PREFIXES: Final = frozenset("\u05d5\u05d4\u05d1\u05dc\u05de\u05e9\u05db")
 """Letters that are words of their own: and, the, in, to, from, that, as."""
+_MOST_PREFIXES: Final = 4
+"""How many of them a word begins with: "and as from the" is one of the longest."""
 
 STOP_WORDS: Final = ENGLISH_STOP_WORDS
 """English words without a topic. Texts keep them; questions drop them, and those of their language."""
@@ -213,14 +225,32 @@ def placed_terms(text: str) -> Iterator[tuple[int, str]]:
 
 def name_key(name: str) -> str:
     """Return a name in the form that is equal for all its spellings: NFKC, case-folded, single blanks."""
-    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+    return " ".join(normalized("NFKC", name).casefold().split())
 
 
 def _words(pieces: Iterable[re.Match[str]]) -> Iterator[tuple[int, str]]:
-    """Yield the words of short pieces of text, each with the start of its piece: NFKC takes quadratic time."""
+    """Yield the words of short pieces of text, each with the start of its piece.
+
+    Where text without blanks goes on in the next piece, the last character is in both: pairs of characters are terms.
+    """
+    end, last = 0, ""
     for piece in pieces:
-        for match in _WORD.finditer(unicodedata.normalize("NFKC", piece[0]).casefold().replace("_", " ")):
-            yield piece.start(), match[0][: _LONGEST * 4]
+        read = normalized("NFKC", piece[0]).casefold().replace("_", " ")
+        start = piece.start()
+        if last and start == end and _UNSPACED.match(read):
+            read = last + read
+        for match in _WORD.finditer(read):
+            word = match[0]
+            if len(word) <= _LONGEST_WORD:
+                yield start, word
+            elif _UNSPACED.search(word) is None:
+                yield start, word[:_LONGEST_WORD]
+            else:
+                for at in range(0, len(word) - 1, _LONGEST_WORD - 1):
+                    yield start, word[at : at + _LONGEST_WORD]
+        last = ""
+        if not read.isascii() and (found := _LAST.search(read[-_SHORT_RUN:])) and _UNSPACED.match(found[0]):
+            end, last = piece.end(), found[0]
 
 
 def _in_language(text: str) -> tuple[str, Iterator[tuple[int, str]]]:
@@ -246,7 +276,7 @@ def _read(text: str) -> tuple[list[str], AbstractSet[str]]:
     return one.first(text)[0], one._words  # pyright: ignore[reportPrivateUsage]
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=4_096)
 def _known(text: str) -> tuple[list[str], frozenset[str]]:
     """Cached, because names and short facts repeat."""
     found, words = _read(text)
@@ -283,12 +313,23 @@ def scope_term(name: str, value: str) -> str:
     return name.partition("_")[0] + digest.hexdigest()
 
 
-@lru_cache(maxsize=65_536)
 def _terms_of(word: str, in_text: bool, latin: str = "") -> tuple[str, ...]:
-    """Return the terms of one word of a text or of a question; cached, because most words repeat.
+    """Return the terms of one word of a text or of a question.
 
     ``latin`` is the language of the text, if its words are in Latin letters.
     """
+    if len(word) <= _SHORT_RUN or (len(word) <= _SHORT_WORD and _UNSPACED.search(word) is None):
+        return _terms_of_short(word, in_text, latin)
+    return _made_terms(word, in_text, latin)
+
+
+@lru_cache(maxsize=65_536)
+def _terms_of_short(word: str, in_text: bool, latin: str) -> tuple[str, ...]:
+    """Cached, because most words repeat."""
+    return _made_terms(word, in_text, latin)
+
+
+def _made_terms(word: str, in_text: bool, latin: str) -> tuple[str, ...]:
     if word.isascii() and not latin and "'" not in word:
         return _common_terms(word, in_text)
     if (sign := _IS_EMOJI.match(word)) is not None:
@@ -362,7 +403,9 @@ def _stems(word: str, latin: str) -> Iterator[str]:
         yield from _plain(_folded(stem))
     elif language == "hebrew":  # "in Jerusalem" and "the house" are one word each
         bare = _without_marks(word)
-        while bare[:1] in _HEBREW_PREFIXES and len(bare) > _SHORTEST_PART + 1:
+        for _ in range(_MOST_PREFIXES):
+            if bare[:1] not in _HEBREW_PREFIXES or len(bare) <= _SHORTEST_PART + 1:
+                return
             bare = bare[1:]
             yield bare[:_LONGEST]
 
@@ -377,7 +420,7 @@ def _without_marks(word: str) -> str:
     """Return a word without accents and vowel points. Vowel signs of India stay: without them it is another word."""
     if _INDIC.search(word):
         return word
-    return "".join(char for char in unicodedata.normalize("NFD", word) if unicodedata.category(char) != "Mn")
+    return "".join(char for char in normalized("NFD", word) if unicodedata.category(char) != "Mn")
 
 
 def _folded(word: str) -> str:

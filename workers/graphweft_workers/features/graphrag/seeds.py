@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Final
 
+from graphweft_rules.normal_form import normalized
 from graphweft_workers.features.graphrag.caps import MOST_DOCUMENTS, MOST_MENTIONS, MOST_NAMES
 from graphweft_workers.text.terms import STOP_WORDS, name_key
 
@@ -196,9 +196,7 @@ def _runs_of(sentences: Iterable[Sequence[str]], size: int) -> Iterator[str]:
 
 def _plain(text: str, most: int = _LONGEST_TEXT) -> str:
     cut = text[:most]
-    return unicodedata.normalize(
-        "NFC", cut if _is_text(cut) else cut.encode("utf-8", "ignore").decode().replace("\0", " ")
-    )
+    return normalized("NFC", cut if _is_text(cut) else cut.encode("utf-8", "ignore").decode().replace("\0", " "))
 
 
 def _trimmed(name: str) -> str:

@@ -161,8 +161,10 @@ _SAME_AUTHOR: Final = (
 _OF_PAIR: Final = f"MATCH (n:{STATEMENT} {{id: $new}}) MATCH (o:{STATEMENT} {{id: $old}}) WHERE n.chat_id = $chat_id "
 _AS_SEEN: Final = (
     f"{_OF_PAIR}AND n.digest = $saw_new AND o.digest = $saw_old AND n.timestamp = $at AND o.rank < n.rank "
-    f"AND o.memory_id <> n.memory_id AND {_SAME_AUTHOR} "
+    f"AND o.memory_id <> n.memory_id AND {_SAME_AUTHOR} AND (o.chat_id = n.chat_id OR o.partition = n.partition) "
 )
+"""Chats in different partitions have no order, so what a verdict finds of another one could depend on the replay. All
+chats of an app with the order ``app`` are in one partition."""
 _KEEP_VERDICT: Final = (
     f"MERGE (n)-[j:{JUDGED}]->(o) ON CREATE SET j.verdict = $verdict, j.by = $by, j.reason = $reason, "
     "j.event_id = $event_id"

@@ -169,7 +169,7 @@ def test_a_folder_that_is_named_gets_no_default_rules(tmp_path: Path) -> None:
 def test_the_tests_of_the_default_rules_pass(tmp_path: Path) -> None:
     assert inside(["init"], ENVIRONMENT, folder=tmp_path).code == 0
     done = inside(["test"], ENVIRONMENT, folder=tmp_path)
-    assert (done.code, "6 passed" in done.out) == (0, True), done.out
+    assert (done.code, "7 passed" in done.out) == (0, True), done.out
     assert (tmp_path / "workflows/default/graph_injection.yaml").read_bytes() in default_rule_files().values()
 
 

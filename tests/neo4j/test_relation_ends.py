@@ -146,3 +146,37 @@ async def test_an_episode_without_the_ontology_ends_what_depends_on_a_relation(u
     plain = over.model_copy(update={"data": {name: value for name, value in over.data.items() if name != "schema_id"}})
     await write(url, store, [*told, plain], RULES)
     assert [row[2] for row in await rows(store, ENDS)] == [day(8), day(8), day(8)]
+
+
+def lives(number: int, *said: str) -> Event:
+    """Return an episode that says many relations."""
+    contents = [content_of(text, moment) for text in said]
+    entities = {each["name"]: each for content in contents for each in content["entities"]}
+    relations = [each for content in contents for each in content["relations"]]
+    return episode(number, said[0], 1, content={"entities": list(entities.values()), "relations": relations})
+
+
+COUNTS = "MATCH (r:Relation) RETURN r.name, count(r), count(r.invalid_at), count(DISTINCT r.ended_by) ORDER BY r.name"
+
+
+PAIR = ("LIVES_IN town", "NEIGHBOUR_OF person")
+
+
+async def test_each_of_many_homes_ends_by_the_next_one(url: str, store: GraphStore) -> None:
+    many = lives(1, *(f"Ada LIVES_IN town {each} from {2 * each}" for each in range(900)))
+    await write(url, store, [many], RULES)
+    assert await rows(store, COUNTS) == [("LIVES_IN", 900, 899, 899)]
+    later = [lives(number, f"Ada LIVES_IN village {at} from {at}") for number, at in ((2, 1), (3, 901), (4, 1_901))]
+    await write(url, store, later, RULES)
+    assert await rows(store, COUNTS) == [("LIVES_IN", 903, 902, 902)]
+
+
+async def test_each_of_many_neighbours_ends_with_the_home_of_its_time(url: str, store: GraphStore) -> None:
+    said = [f"Ada {name} {each} from {2 * each + late}" for each in range(150) for late, name in enumerate(PAIR)]
+    await write(url, store, [lives(1, *said[:150]), lives(2, *said[150:])], RULES)
+    assert await rows(store, COUNTS) == [("LIVES_IN", 150, 149, 149), ("NEIGHBOUR_OF", 150, 149, 149)]
+    ended = (
+        "MATCH (r:Relation {name: 'NEIGHBOUR_OF'}) MATCH (e:Relation {id: r.ended_by}) "
+        "WHERE e.name = 'LIVES_IN' AND e.valid_at < r.valid_at AND e.invalid_at = r.invalid_at RETURN count(r)"
+    )
+    assert await rows(store, ended) == [(149,)]

@@ -201,7 +201,7 @@ class EpisodeMutations:
         asked = {(label, name) for label in (EPISODE, ENTITY, RELATION) for name in ("id", "user_id", "agent_id")}
         asked |= {(ATTRIBUTE, "id"), (ATTRIBUTE, "user_id")}
         asked |= {(ENTITY, "name"), (ENTITY, "name_key"), (EPISODE, "thread_id")}
-        asked |= {(RELATION, "key"), (RELATION, "target_key")}
+        asked |= {(RELATION, name) for name in ("key", "target_key", "follows")}
         self.keys = frozenset(asked).union(*(mutation.cypher.keys for mutation in self.mutations)) - _NO_KEYS
         self.indexes = terms_indexes(EPISODE, ENTITY, RELATION)
 

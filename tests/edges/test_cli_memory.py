@@ -122,7 +122,7 @@ NO_SCOPE = "no scope: give at least one of --user, --chat, --agent, --applicatio
         (("search", "--app", "a", "--user", "u", "x"), "no embedded server runs on the data folder"),
         (("list", "--app", "a", "--user", "u"), "no embedded server runs on the data folder"),
         (("profile", "--app", "a", "--user", "u"), "no embedded server runs on the data folder"),
-        (("profile", "--app", "a", "--user", ""), "have 1 to 256 characters"),
+        (("profile", "--app", "a", "--user", ""), NO_SCOPE),
         (("search", "--app", "a", "--user", "u", "--of", "profile", "x"), "no embedded server"),
         (("forget", "--app", "a", "id"), "no embedded server runs on the data folder"),
         (("erase", "--app", "a", "--user", "u", "--yes"), "no embedded server runs on the data folder"),
@@ -428,7 +428,7 @@ def test_the_examples_of_the_page_run_as_printed(up: Up) -> None:
     emitted = up.ok("emit", "-", "--wait", stdin=event.replace("acme", "page"))
     assert emitted == "1 event sent\n1 applied, 0 skipped, 0 dead-lettered\n"
     assert up.texts("--app", "page", "--user", "ada") == ["I am allergic to nuts."]
-    [commands, facts, _] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    [commands, facts, *_] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     _, *arguments = shlex.split(facts)
     assert up.ok(*arguments) == ""
     printed = []

@@ -100,7 +100,7 @@ class RoleNeed:
     """The figure that decides."""
 
 
-class Uses(NamedTuple):
+class BusiestUse(NamedTuple):
     """The share of a core that the busiest one of each kind needs; of servers, of their main threads."""
 
     worker: float
@@ -141,7 +141,7 @@ class Capacity:
     def _worker_use(self, events: float, writes: float) -> float:
         return (events * self._event_us + writes * self.figures.worker_write) / 1e6
 
-    def uses_of(self, deployments: int, workers: int) -> Uses:
+    def uses_of(self, deployments: int, workers: int) -> BusiestUse:
         """Return the uses if there were so many deployments, and so many workers in each."""
         return self._uses(self._parts(deployments), workers)
 
@@ -207,9 +207,9 @@ class Capacity:
             heapreplace(totals, (total + rate, number))
         return parts
 
-    def _uses(self, parts: Sequence[dict[str, float]], workers: int) -> Uses:
+    def _uses(self, parts: Sequence[dict[str, float]], workers: int) -> BusiestUse:
         demand, figures = self.demand, self.figures
-        each: list[Uses] = []
+        each: list[BusiestUse] = []
         for apps in parts:
             held = self._held(apps, workers)
             events = sum(apps.values())
@@ -218,8 +218,8 @@ class Capacity:
             worker = max(self._worker_use(events, writes) for _, events, writes in held)
             graph = events * figures.server_event + queries * figures.server_serial
             bus = events * figures.bus_event + requests * figures.bus_request
-            each.append(Uses(worker, graph / 1e6, bus / 1e6))
-        return Uses(*map(max, zip(*each, strict=True)))
+            each.append(BusiestUse(worker, graph / 1e6, bus / 1e6))
+        return BusiestUse(*map(max, zip(*each, strict=True)))
 
     def _held(self, apps: dict[str, float], workers: int) -> list[tuple[int, float, float]]:
         """Return events and writes a second of workers, behind the number of workers with such ones.

@@ -204,4 +204,5 @@ def parts() -> list[str]:
 def shown(text: str) -> str:
     """Return a text without what differs from run to run."""
     text = re.sub(r"data-[0-9a-f]{16}|[A-Z][a-z]+day \d{4}-\d\d-\d\d(?:, [^,\n]+(?=:))?", "…", text)
+    text = re.sub(r"(?<=since )\d{4}-\d\d-\d\d", "…", text)
     return re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9]{4}-[0-9-]{5}T[0-9:.]+Z|0\.[0-9]{3}", "…", text)

@@ -165,7 +165,7 @@ class _Sentinel(Sentinel):
                 continue
             known |= masters.keys()
             state = masters.get(service_name)
-            if state and self.check_master_state(state, service_name):
+            if state and self.check_master_state(state, service_name):  # pyright: ignore[reportUnknownMemberType]
                 asked[0], asked[number] = each, asked[0]  # it is asked first from now on
                 return state["ip"], state["port"]
         if len(silent) == len(asked):

@@ -1,6 +1,6 @@
 """Redis URLs of several servers: ``redis+sentinel://user:password@one:26379,two:26379/mymaster?wait_replicas=1``.
 
-Those of one server are read by redis-py. ``wait_replicas`` may stand in either.
+redis-py reads the URL of a single server. Both kinds of URL may have ``wait_replicas``.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class ServerLogin:
         scheme, authority, path, query = found.groups()
         names = _NAMES.get(scheme, {}) if scheme in _OWN else {"ca": "ca", "cert": "cert", "cert_key": "key"}
         if wrong := sorted(given.keys() - names.keys()):
-            tls = f"; TLS needs {_secure(scheme)}://" if _secure(scheme) != scheme and "sasl" not in wrong else ""
+            tls = f"; TLS needs {secure(scheme)}://" if secure(scheme) != scheme and "sasl" not in wrong else ""
             name = wrong[0].upper() if what.isupper() else wrong[0]
             raise InvalidSettings(f"{what}_{name} has no effect with {scheme}://{tls}")
         if "@" not in authority and (self.user or self.password):
@@ -70,7 +70,8 @@ class ServerLogin:
         return f"{scheme}://{authority}{path}{'?' * bool(query)}{query}"
 
 
-def _secure(scheme: str) -> str:
+def secure(scheme: str) -> str:
+    """Return the scheme of the same server with TLS; the same one if it has it, or has no other."""
     return SECURE.get(scheme, scheme)
 
 

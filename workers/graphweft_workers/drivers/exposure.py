@@ -7,7 +7,7 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
-from graphweft.transports.access import SECURE
+from graphweft.transports.access import SECURE, secure
 from graphweft_workers.ports.check import Check
 
 _URL: Final = re.compile(r"([A-Za-z0-9+.-]+)://(?:([^/?#]*)@)?([^/?#]*)")
@@ -29,7 +29,7 @@ def exposure(name: str, url: str) -> list[Check]:
     checks: list[Check] = []
     if far and scheme not in _ENCRYPTED:
         what = f"{scheme}:// sends everything in plain text to {', '.join(map(repr, far))}"
-        advice = f"use TLS on the server, and {_secure(scheme)}:// here: docs/security.md says how"
+        advice = f"use TLS on the server, and {secure(scheme)}:// here: docs/security.md says how"
         checks.append(Check(name=f"{name} encryption", state="warn", found=what, advice=advice))
     if far and not password:
         what = "this process logs in without a password, so anybody who reaches the server may do so"
@@ -54,7 +54,3 @@ def _host(address: str) -> str:
     if address.startswith("["):
         return address[1:].partition("]")[0]
     return address.partition(":")[0]
-
-
-def _secure(scheme: str) -> str:
-    return SECURE.get(scheme, scheme)

@@ -209,7 +209,7 @@ class AgentZeroPlugin:
         text = given.get("text") if tool_name == _SAVES else None
         if isinstance(text, str):
             turn.saved[call_id] = text
-        core.start_tool(variables, tool_name, call_id, arguments=dict(tool_args or {}), agent=agent.agent_name)
+        core.start_tool(variables, tool_name, call_id, arguments=dict(given), agent=agent.agent_name)
 
     @_quietly
     def end_tool(self, agent: Any, response: Any = None, tool_name: str = "", **_: Any) -> None:

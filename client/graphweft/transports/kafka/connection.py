@@ -201,14 +201,9 @@ async def make_topics(admin: AIOKafkaAdminClient, partitions: int, copies: Copie
     return (await _make(admin, await _present(admin), wanted, copies))[channels.EVENTS_TOPIC]
 
 
-async def make_series_topic(admin: AIOKafkaAdminClient, copies: Copies) -> None:
-    """Make the topic that only workers use, if it is missing: others need no right to it. Raises ``KafkaError``."""
-    await _make(admin, await _present(admin), {channels.SERIES_TOPIC: 1}, copies)
-
-
-async def make_effects_topic(admin: AIOKafkaAdminClient, copies: Copies) -> None:
-    """Make the topic of effects, if it is missing. Raises ``KafkaError``."""
-    await _make(admin, await _present(admin), {channels.EFFECTS_TOPIC: 1}, copies)
+async def make_workers_topic(admin: AIOKafkaAdminClient, name: str, copies: Copies) -> None:
+    """Make a topic that only workers write, if it is missing: others need no right to it. Raises ``KafkaError``."""
+    await _make(admin, await _present(admin), {name: 1}, copies)
 
 
 async def present_partitions(admin: AIOKafkaAdminClient) -> int:

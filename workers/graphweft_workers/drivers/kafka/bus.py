@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from graphweft.transports.kafka.connection import servers
 from graphweft_contracts import Layout, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -42,9 +44,9 @@ def kafka_bus(
     rules = KafkaRulesLog(cluster, log.count, log.concerned_by, clock=clock)
     purges = KafkaRecords(cluster, channels.PURGES_TOPIC, log.count, clock=clock, timing=timing)
     usage = KafkaRecords(cluster, channels.USAGE_TOPIC, log.count, clock=clock, timing=timing)
-    series = KafkaRecords(cluster, channels.SERIES_TOPIC, log.with_series, clock=clock, timing=timing)
-
-    effects = KafkaEffects(cluster, log.with_effects)
+    with_series = partial(log.with_topic, channels.SERIES_TOPIC)
+    series = KafkaRecords(cluster, channels.SERIES_TOPIC, with_series, clock=clock, timing=timing)
+    effects = KafkaEffects(cluster, partial(log.with_topic, channels.EFFECTS_TOPIC))
 
     async def close() -> None:
         for each in (log, letters, rules, purges, usage, series, effects):

@@ -25,9 +25,8 @@ from graphweft.transports.kafka.connection import (
     Servers,
     bus_errors,
     fields_of,
-    make_effects_topic,
-    make_series_topic,
     make_topics,
+    make_workers_topic,
     present_partitions,
     start_client,
 )
@@ -96,8 +95,8 @@ class KafkaEventLog:
         """By partition: how many offsets the next page of ``before`` is expected to have."""
         self._ends: dict[int, tuple[CommittedPosition, int]] = {}
         """By partition: the committed position, and the offset after the control records that follow it."""
-        self._has_series = False
-        self._has_effects = False
+        self._made = set[str]()
+        """Topics of workers that are known to exist."""
         self._admin: Any = None
         self._administrating = asyncio.Lock()
 
@@ -116,21 +115,13 @@ class KafkaEventLog:
                     self._count = max(self._count, await present_partitions(admin))
             return self._count
 
-    async def with_series(self) -> None:
-        """Make the topics of events, and that of marks."""
+    async def with_topic(self, name: str) -> None:
+        """Make the topics of events, and one that only workers write."""
         await self.count()
-        if not self._has_series:
+        if name not in self._made:
             async with self._administration() as admin:
-                await make_series_topic(admin, self._servers.copies)
-            self._has_series = True
-
-    async def with_effects(self) -> None:
-        """Make the topics of events, and that of effects."""
-        await self.count()
-        if not self._has_effects:
-            async with self._administration() as admin:
-                await make_effects_topic(admin, self._servers.copies)
-            self._has_effects = True
+                await make_workers_topic(admin, name, self._servers.copies)
+            self._made.add(name)
 
     async def layout(self) -> Layout:
         """See ``Partitions.layout``."""

@@ -16,19 +16,11 @@ _SHOWN_S: Final = 60.0
 
 def refusals(records: Mapping[str, bytes], now: float) -> list[str]:
     """Return which workers cannot write the effects stream and since when, by their records; old ones are left out."""
-    found: list[str] = []
-    for key, body in records.items():
-        if key.startswith(EFFECTS):
-            with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
-                record = json.loads(body)
-                if _is_fresh(body, now):
-                    since = datetime.fromtimestamp(float(record["since"]), UTC)
-                    error = str(record["error"])[:300]
-                    found.append(
-                        f"worker {key.removeprefix(EFFECTS)} cannot write the effects stream since "
-                        f"{since:%Y-%m-%d %H:%M:%SZ}: {error}"
-                    )
-    return found
+    return [
+        f"worker {key.removeprefix(EFFECTS)} cannot write the effects stream since {said}"
+        for key, body in records.items()
+        if key.startswith(EFFECTS) and (said := _fresh(body, now)) is not None
+    ]
 
 
 def ended(records: Mapping[str, bytes], name: str, now: float) -> list[str]:
@@ -38,11 +30,15 @@ def ended(records: Mapping[str, bytes], name: str, now: float) -> list[str]:
     return [
         key
         for key, body in records.items()
-        if key == f"{EFFECTS}{name}" or (key.startswith(EFFECTS) and not _is_fresh(body, now))
+        if key == f"{EFFECTS}{name}" or (key.startswith(EFFECTS) and _fresh(body, now) is None)
     ]
 
 
-def _is_fresh(body: bytes, now: float) -> bool:
+def _fresh(body: bytes, now: float) -> str | None:
+    """Return since when and why a worker cannot write; None for a record that is old, or cannot be read."""
     with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
-        return now - float(json.loads(body)["at"]) < _SHOWN_S
-    return False
+        record = json.loads(body)
+        since = datetime.fromtimestamp(float(record["since"]), UTC)
+        if now - float(record["at"]) < _SHOWN_S:
+            return f"{since:%Y-%m-%d %H:%M:%SZ}: {str(record['error'])[:300]}"
+    return None

@@ -141,11 +141,7 @@ class EffectReporter:
             account.without_effect[letter.reason] += number
 
     def _account(self, partition: int, app_id: str) -> Account:
-        accounts = self._accounts.setdefault(partition, {})
-        if app_id not in accounts and len(accounts) >= _MOST_APPS:
-            accounts.pop(next(iter(accounts)))
-            EFFECTS_LOST.add(1)
-        return accounts.setdefault(app_id, Account())
+        return _account_in(self._accounts.setdefault(partition, {}), app_id)
 
     def take(self, partition: int) -> dict[str, Account]:
         """Take what took effect in a partition until now: it is to be written once it is on disk, and dropped if that
@@ -167,12 +163,11 @@ class EffectReporter:
                 async with asyncio.timeout(self._timing.write_s):
                     messages = [account.message(app_id, partition, now) for app_id, account in accounts.items()]
                     await self._stream.append(messages, keep=self._keep)
-            except (Transient, TimeoutError) as error:
+            except BaseException as error:
                 self._put_back(partition, accounts)
+                if not isinstance(error, (Transient, TimeoutError)):
+                    raise
                 await self._note_refusal(error)
-            except BaseException:
-                self._put_back(partition, accounts)
-                raise
             else:
                 EFFECTS_WRITTEN.add(len(messages))
                 await self._taken()
@@ -201,10 +196,7 @@ class EffectReporter:
             return
         accounts = self._due.setdefault(partition, {})
         for app_id, account in newer.items():
-            if app_id not in accounts and len(accounts) >= _MOST_APPS:
-                accounts.pop(next(iter(accounts)))
-                EFFECTS_LOST.add(1)
-            accounts.setdefault(app_id, Account()).join(account)
+            _account_in(accounts, app_id).join(account)
 
     def _put_back(self, partition: int, older: dict[str, Account]) -> None:
         """Put back what could not be written, before what was added meanwhile."""
@@ -242,6 +234,14 @@ class EffectReporter:
             async with asyncio.timeout(self._timing.write_s):
                 body = None if record is None else json.dumps(record).encode()
                 await self._records.put(f"{EFFECTS}{self._name}", body)
+
+
+def _account_in(accounts: dict[str, Account], app_id: str) -> Account:
+    """Return the account of an app, which is made if there is none; of too many, the oldest is dropped."""
+    if app_id not in accounts and len(accounts) >= _MOST_APPS:
+        accounts.pop(next(iter(accounts)))
+        EFFECTS_LOST.add(1)
+    return accounts.setdefault(app_id, Account())
 
 
 class _CountedLetters(LettersAround):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import shlex
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
@@ -208,47 +208,56 @@ async def _embedded(settings: Settings) -> list[Check]:
         return []
     if embedder is None:
         return []
-    found: list[str] = []
-    async with aclosing(embedder), aclosing(make_graph(settings)) as graph:
-        try:
-            for app_id in (await apps_of_graphs(graph))[:_MOST_GRAPHS]:
-                if models := await other_models(graph, app_id, embedder.model, timeout_s=_GRAPH_S):
-                    found.append(f"{app_id}: {models_text(models)}")
-        except (GraphUnavailable, QueryFailed) as error:
-            advice = "check the graph server, then run this again"
-            return [Check(name="embedded memories", state="warn", found=f"not known: {error}", advice=advice)]
-    if not found:
-        return []
-    shown = "; ".join(found[:_MOST_NAMES]) + ("; and others" if len(found) > _MOST_NAMES else "")
-    advice = (
-        "searches find these memories by words only: run `graphweft memory embed --app` with the app, or set "
-        "GRAPHWEFT_EMBEDDER to the model that embedded them"
-    )
-    text = f"memories have vectors of another model than {embedder.model!r} ({shown})"
-    return [Check(name="embedded memories", state="warn", found=text, advice=advice)]
+
+    async def others(graph: GraphStore, app_id: str) -> str:
+        models = await other_models(graph, app_id, embedder.model, timeout_s=_GRAPH_S)
+        return models_text(models) if models else ""
+
+    async with aclosing(embedder):
+        return await _of_apps(
+            settings,
+            "embedded memories",
+            others,
+            found=f"memories have vectors of another model than {embedder.model!r}",
+            advice="searches find these memories by words only: run `graphweft memory embed --app` with the app, or "
+            "set GRAPHWEFT_EMBEDDER to the model that embedded them",
+        )
 
 
 async def _terms(settings: Settings) -> list[Check]:
     """Say which apps have memories whose terms an earlier version wrote."""
-    found: list[str] = []
+
+    async def outdated(graph: GraphStore, app_id: str) -> str:
+        number, of = await outdated_terms(graph, app_id, timeout_s=_GRAPH_S)
+        return f"{number:,} of {of:,} that were looked at" if number else ""
+
+    return await _of_apps(
+        settings,
+        "terms of memories",
+        outdated,
+        found="memories have terms of an earlier version",
+        advice="searches find these memories by fewer words than new ones: `graphweft rebuild --app` with the app and "
+        "--swap writes all terms anew from the log",
+    )
+
+
+async def _of_apps(
+    settings: Settings, name: str, look: Callable[[GraphStore, str], Awaitable[str]], *, found: str, advice: str
+) -> list[Check]:
+    """Warn of the apps of which ``look`` says something; it is given the graph and an app."""
+    apps: list[str] = []
     async with aclosing(make_graph(settings)) as graph:
         try:
             for app_id in (await apps_of_graphs(graph))[:_MOST_GRAPHS]:
-                outdated, of = await outdated_terms(graph, app_id, timeout_s=_GRAPH_S)
-                if outdated:
-                    found.append(f"{app_id}: {outdated:,} of {of:,} that were looked at")
+                if said := await look(graph, app_id):
+                    apps.append(f"{app_id}: {said}")
         except (GraphUnavailable, QueryFailed) as error:
-            advice = "check the graph server, then run this again"
-            return [Check(name="terms of memories", state="warn", found=f"not known: {error}", advice=advice)]
-    if not found:
+            later = "check the graph server, then run this again"
+            return [Check(name=name, state="warn", found=f"not known: {error}", advice=later)]
+    if not apps:
         return []
-    shown = "; ".join(found[:_MOST_NAMES]) + ("; and others" if len(found) > _MOST_NAMES else "")
-    advice = (
-        "searches find these memories by fewer words than new ones: `graphweft rebuild --app` with the app and --swap "
-        "writes all terms anew from the log"
-    )
-    text = f"memories have terms of an earlier version ({shown})"
-    return [Check(name="terms of memories", state="warn", found=text, advice=advice)]
+    shown = "; ".join(apps[:_MOST_NAMES]) + ("; and others" if len(apps) > _MOST_NAMES else "")
+    return [Check(name=name, state="warn", found=f"{found} ({shown})", advice=advice)]
 
 
 class _Model(Protocol):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Annotated, Any, Final
 
 import httpx
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr, ValidationError
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.errors import Permanent, Transient
@@ -26,6 +26,10 @@ _FENCE: Final = re.compile(r"^\s*```[A-Za-z]*\s*\n(.*?)\n?\s*```\s*$", re.DOTALL
 _USAGE: Final = re.compile(rb'"(prompt_tokens|completion_tokens)"\s*:\s*([0-9]{1,12})')
 _DIRECTIONS: Final = {b"prompt_tokens": "input", b"completion_tokens": "output"}
 _CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+
+
+TRIES: Final = 2
+"""How often ``ask_for_json`` asks."""
 
 
 class EndpointUnavailable(Transient):
@@ -156,6 +160,31 @@ def chat_text(content: bytes) -> str:
     text = (_Completion.model_validate_json(content).choices[0].message.content or "").rpartition("</think>")[2]
     fenced = _FENCE.match(text)
     return fenced[1] if fenced else text
+
+
+async def ask_for_json[T](
+    endpoint: Endpoint, model: str, *, task: str, given: str, read: Callable[[str], T | None]
+) -> T | None:
+    """Return what a chat model answers about ``given``; it is asked once more if the answer is invalid.
+
+    ``read`` reads an answer; it raises pydantic's ``ValidationError``, or returns None, if that is invalid. None if no
+    answer is valid, or the endpoint refuses what is given. Raises ``EndpointUnavailable``.
+    """
+    body = {
+        "model": model,
+        "response_format": {"type": "json_object"},
+        "messages": [{"role": "system", "content": task}, {"role": "user", "content": given}],
+    }
+    for _ in range(TRIES):
+        try:
+            answer = read(chat_text(await endpoint.post("/chat/completions", body)))
+        except EndpointRefused:
+            return None
+        except ValidationError:  # the message quotes the answer
+            continue
+        if answer is not None:
+            return answer
+    return None
 
 
 def _failure(url: str, answer: httpx.Response) -> EndpointUnavailable | EndpointRefused:

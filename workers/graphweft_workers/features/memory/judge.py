@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from graphweft_contracts import Permanent, Transient
+from graphweft_contracts.memory import Verdict
+
+Choice = Verdict | Literal["unrelated"]
+"""What a model may say of a candidate."""
 
 
 class JudgeUnavailable(Transient):
@@ -32,7 +36,7 @@ class StatementVerdict:
 
     old: str
     """The id of the candidate."""
-    verdict: Literal["same", "ends", "contradicts", "unrelated"]
+    verdict: Choice
     reason: str = ""
 
 

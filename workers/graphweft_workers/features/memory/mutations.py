@@ -151,11 +151,14 @@ def _ends(left: str) -> str:
 _STAYS: Final = "NOT s.memory_id IN $gone"
 _ENDS: Final = _ends(_STAYS)
 _RANKS: Final = "WITH s.key AS key, min(s.rank) AS first, max(s.rank) AS last WHERE key IS NOT NULL"
-_MOST_ENDED: Final = 3
+MOST_ENDED: Final = 3
 """Statements that verdicts about one statement may end."""
+SAME_OWNER: Final = " AND ".join(
+    f"coalesce(n.{name}, '') = coalesce(o.{name}, '')" for name in (*SCOPES[:-1], "author_name")
+)
+"""That two statements have one author, and one scope but for the thread."""
 _SAME_AUTHOR: Final = (
-    "(n.user_id IS NOT NULL OR coalesce(n.thread_id, '') = coalesce(o.thread_id, '')) AND "
-    + " AND ".join(f"coalesce(n.{name}, '') = coalesce(o.{name}, '')" for name in (*SCOPES[:-1], "author_name"))
+    f"(n.user_id IS NOT NULL OR coalesce(n.thread_id, '') = coalesce(o.thread_id, '')) AND {SAME_OWNER}"
 )
 """That two statements are by one user."""
 _OF_PAIR: Final = f"MATCH (n:{STATEMENT} {{id: $new}}) MATCH (o:{STATEMENT} {{id: $old}}) WHERE n.chat_id = $chat_id "
@@ -370,7 +373,7 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "judge_end": (
         "statement.judged",
         f"{_AS_SEEN}AND {_MAY_END} OPTIONAL MATCH (n)-[e:{JUDGED}]->(x:{STATEMENT}) WHERE e.verdict = 'ends' "
-        f"WITH n, o, count(e) AS many WHERE many < {_MOST_ENDED} {_KEEP_VERDICT}",
+        f"WITH n, o, count(e) AS many WHERE many < {MOST_ENDED} {_KEEP_VERDICT}",
     ),
     "count_judged": ("statement.judged", f"{_OF_PAIR}WITH o {_JUDGED_BY}"),
     "end_judged": ("statement.judged", f"{_OF_PAIR}{_OF_ENDED}{_ENDS}"),

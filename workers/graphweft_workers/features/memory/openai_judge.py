@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, override
+from typing import Annotated, Any, Final, override
 
-from pydantic import BaseModel, Field, SecretStr, ValidationError
+from pydantic import BaseModel, Field, SecretStr
 
-from graphweft_workers.features.memory.judge import JudgeUnavailable, NotJudged, Said, StatementJudge, StatementVerdict
-from graphweft_workers.support.model_endpoint import Endpoint, EndpointRefused, EndpointUnavailable, bearer, chat_text
+from graphweft_workers.features.memory.judge import (
+    Choice,
+    JudgeUnavailable,
+    NotJudged,
+    Said,
+    StatementJudge,
+    StatementVerdict,
+)
+from graphweft_workers.support.model_endpoint import TRIES, Endpoint, EndpointUnavailable, ask_for_json, bearer
 from graphweft_workers.support.timing import TIMING
 
-_TRIES: Final = 2
 _LONGEST_TEXT: Final = 400
 _LONGEST_REASON: Final = 512
 _TASK: Final = """\
@@ -30,7 +36,7 @@ Answer with one JSON object and nothing else:
 
 class _Verdict(BaseModel):
     candidate: int
-    verdict: Literal["same", "ends", "contradicts", "unrelated"]
+    verdict: Choice
     reason: str = ""
 
 
@@ -74,7 +80,7 @@ class OpenAIJudge(StatementJudge):
                     f"check that the model {self._model!r} follows instructions and has a JSON mode"
                 )
                 raise JudgeUnavailable(message, retry_after_s=TIMING.models.set_up_s)
-            message = f"the model {self._model!r} returned no verdicts in {_TRIES} tries"
+            message = f"the model {self._model!r} returned no verdicts in {TRIES} tries"
             raise NotJudged(message)
         by_number: dict[int, _Verdict] = {}
         for each in answer.verdicts:
@@ -96,25 +102,13 @@ class OpenAIJudge(StatementJudge):
             "new": _shown(new),
             "candidates": [{"number": number, **_shown(each)} for number, each in enumerate(candidates, 1)],
         }
-        body = {
-            "model": self._model,
-            "response_format": {"type": "json_object"},
-            "messages": [
-                {"role": "system", "content": _TASK}, {"role": "user", "content": json.dumps(asked, ensure_ascii=False)}
-            ],
-        }  # fmt: skip
-        for _ in range(_TRIES):
-            try:
-                content = await self._endpoint.post("/chat/completions", body)
-            except EndpointUnavailable as error:
-                raise JudgeUnavailable(str(error), retry_after_s=error.retry_after_s) from error.__cause__
-            except EndpointRefused:
-                return None
-            try:
-                return _Answer.model_validate_json(chat_text(content))
-            except ValidationError:  # the message quotes the answer
-                continue
-        return None
+        try:
+            return await ask_for_json(
+                self._endpoint, self._model, task=_TASK, given=json.dumps(asked, ensure_ascii=False),
+                read=_Answer.model_validate_json,
+            )  # fmt: skip
+        except EndpointUnavailable as error:
+            raise JudgeUnavailable(str(error), retry_after_s=error.retry_after_s) from error.__cause__
 
 
 def _shown(said: Said) -> dict[str, Any]:

@@ -6,19 +6,18 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, override
 
-from pydantic import BaseModel, Field, SecretStr, ValidationError
+from pydantic import BaseModel, Field, SecretStr
 
 from graphweft_contracts.memory import ExtractedFact, ExtractedPreference, MemoryScope
 from graphweft_rules.matching.clock import utc_text
 from graphweft_workers.features.memory.extractive_summariser import ExtractiveSummariser, speaker
 from graphweft_workers.features.memory.summariser import MemoryText, Summariser, SummariserUnavailable, Summary
 from graphweft_workers.support.lazy_logger import get_logger
-from graphweft_workers.support.model_endpoint import Endpoint, EndpointRefused, EndpointUnavailable, bearer, chat_text
+from graphweft_workers.support.model_endpoint import Endpoint, EndpointUnavailable, ask_for_json, bearer
 from graphweft_workers.support.timing import TIMING
 
 logger = get_logger("graphweft.memory")
 
-_TRIES: Final = 2
 _LONGEST_NAME: Final = 256
 _LONGEST_TEXT: Final = 4_096
 _MOST: Final = 1_000
@@ -119,22 +118,10 @@ class OpenAISummariser(Summariser):
 
     async def _answer(self, conversation: str) -> _Answer | None:
         """Return the model's answer; None if it has none for this conversation."""
-        body = {
-            "model": self._model,
-            "response_format": {"type": "json_object"},
-            "messages": [{"role": "system", "content": _TASK}, {"role": "user", "content": conversation}],
-        }
-        for _ in range(_TRIES):
-            try:
-                content = await self._endpoint.post("/chat/completions", body)
-            except EndpointUnavailable as error:
-                raise SummariserUnavailable(str(error), retry_after_s=error.retry_after_s) from error.__cause__
-            except EndpointRefused:
-                return None
-            answer = _checked(content)
-            if answer is not None:
-                return answer
-        return None
+        try:
+            return await ask_for_json(self._endpoint, self._model, task=_TASK, given=conversation, read=_checked)
+        except EndpointUnavailable as error:
+            raise SummariserUnavailable(str(error), retry_after_s=error.retry_after_s) from error.__cause__
 
 
 def _as_json(messages: Sequence[MemoryText], characters: int) -> str:
@@ -154,11 +141,8 @@ def _as_json(messages: Sequence[MemoryText], characters: int) -> str:
     return json.dumps(items, ensure_ascii=False)
 
 
-def _checked(content: bytes) -> _Answer | None:
-    try:
-        answer = _Answer.model_validate_json(chat_text(content))
-    except ValidationError:  # the message quotes the answer
-        return None
+def _checked(text: str) -> _Answer | None:
+    answer = _Answer.model_validate_json(text)
     return answer if answer.summary.strip() else None
 
 

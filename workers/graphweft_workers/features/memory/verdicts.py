@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Final, override
 
 from graphweft_contracts import DeadLetter, Event, QueryFailed, channels
-from graphweft_contracts.memory import SCOPES, MemoryAdd, StatementJudged, derived_id, memory_id
+from graphweft_contracts.memory import MemoryAdd, StatementJudged, derived_id, memory_id
 from graphweft_workers.engine.log.read import EXTRACT, letter_for
 from graphweft_workers.features.memory.applied import Applied
 from graphweft_workers.features.memory.judge import NotJudged, Said, StatementJudge
+from graphweft_workers.features.memory.mutations import MOST_ENDED, SAME_OWNER
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.job import Job, JobEvent
@@ -37,31 +38,30 @@ CANDIDATES: Final = 20
 """Limit of the earlier statements that a model compares with one."""
 _LOOKED_AT: Final = 1_000
 """Limit of the earlier statements of an author among which candidates are."""
-_MOST_ENDED: Final = 3
 _ATTEMPTS: Final = 3
 """How often a pair is judged whose statements change meanwhile."""
 _ADD: Final = "memory.add"
 _JUDGED: Final = "statement.judged"
 
-_SHOWN: Final = "s.id, s.text, s.timestamp, s.digest"
+_SHOWN: Final = "{0}.id, {0}.text, {0}.timestamp, {0}.digest"
 _NEW: Final = (
     f"UNWIND $memory_ids AS memory_id MATCH (s:{STATEMENT} {{memory_id: memory_id}}) WHERE s.chat_id = $chat_id AND "
-    f"s.digest IS NOT NULL RETURN {_SHOWN} ORDER BY s.rank"
+    f"s.digest IS NOT NULL RETURN {_SHOWN.format('s')} ORDER BY s.rank"
 )
-_ONE: Final = f"MATCH (s:{STATEMENT} {{id: $id}}) WHERE s.chat_id = $chat_id AND s.digest IS NOT NULL RETURN {_SHOWN}"
-_OWNER: Final = " AND ".join(
-    f"coalesce(s.{name}, '') = coalesce(n.{name}, '')" for name in (*SCOPES[:-1], "author_name")
+_ONE: Final = (
+    f"MATCH (s:{STATEMENT} {{id: $id}}) WHERE s.chat_id = $chat_id AND s.digest IS NOT NULL RETURN {_SHOWN.format('s')}"
 )
 
 
 def _candidates(by: str, one_chat: str) -> str:
     return (
-        f"MATCH (n:{STATEMENT} {{id: $id}}) MATCH (s:{STATEMENT} {{{by}: n.{by}}}) "
-        "WHERE s.rank < n.rank AND s.memory_id <> n.memory_id AND s.until IS NULL AND s.digest IS NOT NULL "
-        f"AND {_OWNER}{one_chat} WITH n, s ORDER BY s.rank DESC LIMIT {_LOOKED_AT} "
-        "WITH s, CASE WHEN s.predicate = n.predicate OR s.predicate IN coalesce(n.topics, []) THEN 1 ELSE 0 END "
-        "AS alike, size([word IN $words WHERE word IN split(s.known_terms, ' ')]) AS shared "
-        f"WHERE alike + shared > 0 RETURN {_SHOWN} ORDER BY alike DESC, shared DESC, s.rank DESC LIMIT {CANDIDATES}"
+        f"MATCH (n:{STATEMENT} {{id: $id}}) MATCH (o:{STATEMENT} {{{by}: n.{by}}}) "
+        "WHERE o.rank < n.rank AND o.memory_id <> n.memory_id AND o.until IS NULL AND o.digest IS NOT NULL "
+        f"AND {SAME_OWNER}{one_chat} WITH n, o ORDER BY o.rank DESC LIMIT {_LOOKED_AT} "
+        "WITH o, CASE WHEN o.predicate = n.predicate OR o.predicate IN coalesce(n.topics, []) THEN 1 ELSE 0 END "
+        "AS alike, size([word IN $words WHERE word IN split(o.known_terms, ' ')]) AS shared "
+        f"WHERE alike + shared > 0 RETURN {_SHOWN.format('o')} "
+        f"ORDER BY alike DESC, shared DESC, o.rank DESC LIMIT {CANDIDATES}"
     )
 
 
@@ -160,7 +160,7 @@ class VerdictsJob(Job):
 
     async def _verdicts(self, event: Event, new: _Found, *, attempt: int, also: Sequence[str]) -> list[Event]:
         layout = await self._bus.partitions.layout()
-        one_chat = "" if layout.order_of(event.appid) == "app" else " AND s.chat_id = n.chat_id"
+        one_chat = "" if layout.order_of(event.appid) == "app" else " AND o.chat_id = n.chat_id"
         by = next((name for name in ("user_id", "thread_id", "agent_id", "application_id") if event.data.get(name)), "")
         query = _candidates(by or "chat_id", one_chat)
         given = {"id": new.said.id, "words": query_terms(new.said.text)}
@@ -172,9 +172,9 @@ class VerdictsJob(Job):
         VERDICTS.add(sum(each.verdict == "unrelated" for each in judged), "unrelated")
         related = [each for each in judged if each.verdict != "unrelated"]
         ends = [each for each in related if each.verdict == "ends"]
-        if len(ends) > _MOST_ENDED:
-            VERDICTS.add(len(ends) - _MOST_ENDED, "refused")
-        kept = [*(each for each in related if each.verdict != "ends"), *ends[:_MOST_ENDED]]
+        if len(ends) > MOST_ENDED:
+            VERDICTS.add(len(ends) - MOST_ENDED, "refused")
+        kept = [*(each for each in related if each.verdict != "ends"), *ends[:MOST_ENDED]]
         return [
             Event.create(
                 _JUDGED,

@@ -41,8 +41,9 @@ _AT: Final = "coalesce({0}.asserted, {0}.valid_at)"
 _OTHER: Final = "CASE WHEN {0}.key = key THEN {0}.target_id ELSE {0}.source_id END"
 _OF_END: Final = "CASE WHEN r.key = key THEN r.{0}_source ELSE r.{0}_target END"
 """What a relation keeps for a key, which is of its source, or its target."""
-_NOW: Final = f"{_AT.format('r')} + ' ' + r.valid_at + ' ' + coalesce({_STATED.format('r')}, '')"
-"""All by which a relation ends others."""
+_SINCE: Final = f"{{0}} + ' ' + r.valid_at + ' ' + coalesce({_STATED.format('r')}, '')"
+"""All by which a relation ends others, given the time at which it is said to hold."""
+_NOW: Final = _SINCE.format(_AT.format("r"))
 _FROM: Final = f"CASE WHEN coalesce({_STATED.format('o')}, '~') > {{0}} THEN {{0}} + ' ' + o.id ELSE null END"
 """That a relation begins at a time, if it has not ended by then."""
 # The next one of a relation is the one that begins first of those said later: when it was said, or when it began, if
@@ -68,9 +69,9 @@ _SUCCEED: Final = (
     "WITH key, r, head([o IN others WHERE o[1] <> one[1] AND o[0] > one[0] AND o[2] IS NOT NULL | o[2]]) AS later, "
     "[o IN others WHERE o[3] IS NOT NULL AND o[4] > one[0] AND o[1] <> one[1] | o[3]] AS earlier "
     "WITH key, r, reduce(lowest = coalesce(later, '~'), each IN earlier | "
-    "CASE WHEN each < lowest THEN each ELSE lowest END) AS first "
+    f"CASE WHEN each < lowest THEN each ELSE lowest END) AS first, {_AT.format('r')} AS since "
     "WITH key, r, CASE WHEN first = '~' THEN null ELSE first END AS next, "
-    f"{_NOW} AS now "
+    f"{_SINCE.format('since')} AS now "
     f"WHERE coalesce({_OF_END.format('next')}, '') <> coalesce(next, '') "
     f"OR coalesce({_OF_END.format('seen')}, '') <> now "
     "SET r.next_source = CASE WHEN r.key = key THEN next ELSE r.next_source END, "
@@ -102,29 +103,32 @@ def _ends(level: int) -> str:
             f"WHERE coalesce(p.invalid_at, '~') > {_AT.format('r')}] AS held "
             "WITH r, late, held, head([p IN late[0 .. 1] | p.valid_at]) AS first "
             "WITH r, CASE WHEN size(held) > 0 THEN held ELSE [p IN late WHERE p.valid_at = first] END AS supports "
-            "WITH r, reduce(highest = '', p IN supports | CASE WHEN coalesce(p.invalid_at, '~') + ' ' + p.id > highest "
-            "THEN coalesce(p.invalid_at, '~') + ' ' + p.id ELSE highest END) AS last "
+            "WITH r, reduce(highest = '', support IN supports | "
+            "CASE WHEN coalesce(support.invalid_at, '~') + ' ' + support.id > highest "
+            "THEN coalesce(support.invalid_at, '~') + ' ' + support.id ELSE highest END) AS last "
             "WITH r, CASE WHEN last = '' OR last STARTS WITH '~' THEN null ELSE last END AS follow "
         )
     else:
         follow = "WITH r, null AS follow "
     ended = {
         "stated_until": "CASE WHEN ender IS NULL THEN null ELSE stated END",
-        "ended_at": "at[0]",
-        "ended_by": "at[1]",
+        "ended_at": "end_time",
+        "ended_by": "ender_id",
         "ended_why": "CASE WHEN ender IS NULL THEN null WHEN ender = follow AND r.marks IS NULL THEN 'depends_on' "
         "ELSE 'single_valued' END",
-        "invalid_at": "CASE WHEN ender IS NULL OR stated < at[0] THEN stated ELSE at[0] END",
-        "doubted_at": "CASE WHEN r.marks IS NULL THEN null ELSE gone[0] END",
-        "doubted_by": "CASE WHEN r.marks IS NULL THEN null ELSE gone[1] END",
+        "invalid_at": "CASE WHEN ender IS NULL OR stated < end_time THEN stated ELSE end_time END",
+        "doubted_at": "CASE WHEN r.marks IS NULL THEN null ELSE gone_time END",
+        "doubted_by": "CASE WHEN r.marks IS NULL THEN null ELSE gone_id END",
     }
     return (
         f"{follow}"
-        f"WITH r, follow, {_STATED.format('r')} AS stated, reduce(lowest = '~', each IN [r.next_source, r.next_target, "
-        "CASE WHEN r.marks IS NULL THEN follow ELSE null END] | "
-        "CASE WHEN each < lowest THEN each ELSE lowest END) AS first "
+        f"WITH r, follow, {_STATED.format('r')} AS stated, [r.next_source, r.next_target, "
+        "CASE WHEN r.marks IS NULL THEN follow ELSE null END] AS enders "
+        "WITH r, follow, stated, "
+        "reduce(lowest = '~', each IN enders | CASE WHEN each < lowest THEN each ELSE lowest END) AS first "
         "WITH r, follow, stated, CASE WHEN first = '~' THEN null ELSE first END AS ender "
         "WITH r, follow, stated, ender, split(ender, ' ') AS at, split(follow, ' ') AS gone "
+        "WITH r, follow, stated, ender, at[0] AS end_time, at[1] AS ender_id, gone[0] AS gone_time, gone[1] AS gone_id "
         f"WITH r, {', '.join(f'{value} AS {name}' for name, value in ended.items())} "
         f"WHERE {' OR '.join(_DIFFERS.format(name) for name in ended)} "
         f"SET {', '.join(f'r.{name} = {name}' for name in ended)} "

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.integration
 
 PAGE = (Path(__file__).parents[2] / "docs/episodes.md").read_text("utf-8")
 [READING] = re.findall(r"```cypher\n(.*?)```", PAGE, re.DOTALL)
-[ONTOLOGY_FILE, *RULES] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+YAML = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+ONTOLOGY_FILES = [text for text in YAML if "entity_types:" in text]
+RULES = [text for text in YAML if text not in ONTOLOGY_FILES]
 
 
 @pytest.mark.slow
@@ -48,7 +50,9 @@ def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
 
 def test_its_ontology_and_rules_are_sound(tmp_path: Path) -> None:
     (tmp_path / "ontologies").mkdir()
-    (tmp_path / "ontologies/support_v1.yaml").write_text(ONTOLOGY_FILE)
+    for text in ONTOLOGY_FILES:
+        [name] = re.findall(r"(?m)\A# (\w+\.yaml)$", text)
+        (tmp_path / "ontologies" / name).write_text(text)
     for number, text in enumerate(RULES):
         file = tmp_path / f"workflows/Page{number}/graph_injection.yaml"
         file.parent.mkdir(parents=True)

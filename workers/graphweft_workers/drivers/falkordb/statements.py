@@ -81,7 +81,7 @@ def guarded(partition: int, write: Write) -> str:
         return f"{header({}, given=values)}{_GUARD}{move}{_MOVED} RETURN __gw_moved"
     if _alone(write):
         # What the query does not use must not decide whether a row has an effect: of many rows it is not sent.
-        row = {name: write.rows[0][name] for name in batch_query.columns}
+        row = {name: value for name, value in write.rows[0].items() if name in batch_query.columns}
         return header(row, given=values) + in_guard(write.query, None, move)
     return header({}, {_ROWS: _rows(batch_query, write)}, given=values) + in_guard(write.query, batch_query, move)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import struct
 from collections.abc import AsyncIterator, Sequence
@@ -18,7 +17,6 @@ from tests.services.fixtures import Logs, events_of
 from tests.services.kafka import KafkaServer
 from tests.services.layouts import spread
 from tests.services.rules import rule_set
-from tests.services.waiting import until
 
 from graphweft_contracts import DeadLetter, Event, channels, wire
 from graphweft_contracts.layout import NEW_LAYOUT
@@ -212,17 +210,15 @@ async def test_an_unreadable_event_is_a_dead_letter_that_is_retried_when_it_can_
 async def test_an_unreadable_request_costs_no_other(kafka_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from graphweft_workers.drivers.kafka.requests import KafkaRequestQueue
 
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka_url.removeprefix("kafka://"))
+    await admin.start()
+    await admin.create_topics([NewTopic(channels.CONTEXT_REQUESTS_TOPIC, 1, 1)])
+    await admin.close()
+    for content, codec in ((b"a", None), (b"b", "snappy"), (b"c", None)):
+        await sent(kafka_url, [content], codec, channels.CONTEXT_REQUESTS_TOPIC)
+    monkeypatch.setattr(aiokafka.codec, "cramjam", None)  # before anything is read: a consumer unpacks ahead
+    bodies: list[bytes] = []
     async with contextlib.aclosing(KafkaRequestQueue(kafka_url, name="one", partitions=1, session_s=60.0)) as queue:
-        asking = asyncio.create_task(queue.next(1))
-        admin = AIOKafkaAdminClient(bootstrap_servers=kafka_url.removeprefix("kafka://"))
-        await admin.start()
-        await until(admin.list_topics, lambda found: channels.CONTEXT_REQUESTS_TOPIC in found, why="the topic is there")
-        await admin.close()
-        await sent(kafka_url, [b"a"], topic=channels.CONTEXT_REQUESTS_TOPIC)
-        await sent(kafka_url, [b"b"], "snappy", channels.CONTEXT_REQUESTS_TOPIC)
-        monkeypatch.setattr(aiokafka.codec, "cramjam", None)
-        await sent(kafka_url, [b"c"], topic=channels.CONTEXT_REQUESTS_TOPIC)
-        bodies = [pending.body for pending in await asking]
         while len(bodies) < 3:
             bodies += [pending.body for pending in await queue.next(1)]
     assert bodies == [b"a", b"", b"c"]

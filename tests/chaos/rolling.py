@@ -174,7 +174,8 @@ class RollingRestart:
                 for role in self._roles.values():
                     if role.running:
                         role.kill()
-            assert not await patiently(lambda: bus.dead_letters.read(limit=3))
+            letters = await patiently(lambda: bus.dead_letters.read(limit=3, app_id=self._app))
+            assert [(letter.reason, letter.message) for letter in letters] == []
             logs = {number: await log_of(bus, number, before[number]) for number in before}
         async with self._stack.graph() as graph:
             found = await Content.of(graph, self._app)

@@ -174,7 +174,7 @@ class RollingRestart:
                 for role in self._roles.values():
                     if role.running:
                         role.kill()
-            assert not await patiently(lambda: bus.dead_letters.read(limit=3))
+            assert [*await patiently(lambda: bus.dead_letters.read(limit=3))] == []
             logs = {number: await log_of(bus, number, before[number]) for number in before}
         async with self._stack.graph() as graph:
             found = await Content.of(graph, self._app)
@@ -312,6 +312,9 @@ class RollingRestart:
             GRAPHWEFT_PARTITIONS=str(_PARTITIONS),
             GRAPHWEFT_LEASE_S=str(LEASE_S),
             GRAPHWEFT_LOG_FORMAT="json",
+            # After 5 s, as on a busy machine, a mutation is a dead letter and the block of a query is missing.
+            GRAPHWEFT_MUTATION_TIMEOUT_MS="60000",
+            GRAPHWEFT_QUERY_TIMEOUT_MS="60000",
             **SWITCH,
         )
         self._ready[name] = f"http://127.0.0.1:{port}/readyz"

@@ -33,6 +33,7 @@ pytest_plugins = [
     "tests.services.fixtures",
     "tests.services.loop_holds",
     "tests.services.opened_in",
+    "tests.services.time_limit",
     "tests.services.drivers",
     "tests.services.models",
     "tests.services.runtime_environments",

@@ -226,6 +226,7 @@ def test_killed_at_any_moment_the_graph_ends_the_same(
         assert deployment.json("status")["dead_letters"] == 0
 
 
+@pytest.mark.long
 def test_the_demo_of_the_wheel_shows_how_history_follows_a_changed_rule(tmp_path: Path) -> None:
     """The wheel is built and installed, and the demo runs in an empty folder; only the dependencies are those here."""
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-deps")

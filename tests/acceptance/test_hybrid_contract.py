@@ -182,6 +182,7 @@ async def test_case_c_on_and_down(runtime: Runtime, url: str, folder: Path) -> N
     assert markers.count("GRAPHRAG_NOOP_NEO4J_DOWN") == markers.count("GRAPHRAG_EXTENSION_EXECUTED") >= 9
 
 
+@pytest.mark.long
 async def test_a_graph_that_hangs_is_away_too(runtime: Runtime, url: str, folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
         address = f"redis://127.0.0.1:{silent.getsockname()[1]}"

@@ -2,7 +2,7 @@
 
 Each runtime has an environment of its own, up to a gigabyte, and takes seconds to import. ``tried.json`` has a hash of
 what the tests of a runtime try: its adapter, what adapters share, the tests themselves, the page, and the packages. A
-run of all tests writes it, except with ``CI=true``; commit it with the change.
+run of all tests, or of ``tests/adapters``, writes it, except with ``CI=true``; commit it with the change.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.getoption("keyword")
-    if whole and not os.environ.get("CI") and not hasattr(config, "workerinput"):
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS or config.args == ["tests/adapters"]
+    if whole and not config.getoption("keyword") and not os.environ.get("CI") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Record())
 
 

@@ -313,6 +313,9 @@ class RollingRestart:
             GRAPHWEFT_PARTITIONS=str(_PARTITIONS),
             GRAPHWEFT_LEASE_S=str(LEASE_S),
             GRAPHWEFT_LOG_FORMAT="json",
+            # After 5 s, as on a busy machine, a mutation is a dead letter and the block of a query is missing.
+            GRAPHWEFT_MUTATION_TIMEOUT_MS="60000",
+            GRAPHWEFT_QUERY_TIMEOUT_MS="60000",
             **SWITCH,
         )
         self._ready[name] = f"http://127.0.0.1:{port}/readyz"

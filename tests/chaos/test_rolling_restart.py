@@ -34,6 +34,7 @@ _TERM, _KILL = signal.SIGTERM, signal.SIGKILL
 _ROUNDS = [{"1": _TERM, "2": _KILL}, {"1": _KILL, "2": _TERM}][: 2 if _EVENTS else 1]
 
 
+@pytest.mark.long
 @pytest.mark.soak("kafka")
 @pytest.mark.parametrize(("bus", "graph"), [("redis", "falkordb"), ("kafka", "falkordb"), ("kafka", "neo4j")])
 async def test_a_rolling_restart_loses_no_event_and_no_request(

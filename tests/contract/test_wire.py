@@ -105,7 +105,6 @@ def test_binary_mode_gives_the_event_back(event: Event) -> None:
 
 
 @given(events())
-@settings(deadline=None, max_examples=30)
 def test_an_event_without_time_takes_the_log_s_and_the_same_one_each_time(event: Event) -> None:
     for fields in (encode(event), binary_form(event)):
         if fields[CONTENT_TYPE] == STRUCTURED:
@@ -122,7 +121,6 @@ def test_an_event_without_time_takes_the_log_s_and_the_same_one_each_time(event:
 
 
 @given(events())
-@settings(deadline=None, max_examples=30)
 def test_the_event_s_own_time_wins_over_the_log_s(event: Event) -> None:
     assert decode(encode(event), received=NOW).time == event.time
 

@@ -800,6 +800,7 @@ def test_output_that_the_terminal_cannot_show_is_escaped(up: Deployment) -> None
     assert up.run("query", "--app", "ascii", cypher, PYTHONIOENCODING="ascii").returncode == 0
 
 
+@pytest.mark.long
 def test_a_reader_who_leaves_is_no_error(up: Deployment) -> None:
     up.emit(turn("1", app="pipe"))
     much = f"UNWIND range(1, 10000) AS x RETURN x, '{'more than a pipe holds ' * 3}' AS text"

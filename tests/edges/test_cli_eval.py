@@ -164,6 +164,7 @@ def test_conversations_in_the_format_of_locomo_are_published_and_asked(up: Up) -
     ]
 
 
+@pytest.mark.long
 def test_questions_of_users_are_proposed_with_rows_that_may_answer_them(up: Up) -> None:
     said = [
         {"role": "user", "text": "My sister is called Grace."}, {"role": "user", "text": "What is my sister called?"},

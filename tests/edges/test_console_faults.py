@@ -220,6 +220,7 @@ async def test_a_session_says_whether_an_app_is_known(url: str) -> None:
         assert found["nodes"] == []
 
 
+@pytest.mark.long
 def test_a_browser_says_on_every_page_which_rules_do_not_compile(url: str, tmp_path: Path) -> None:
     async def prepare() -> None:
         async with open_sources(settings(url, url)) as sources:

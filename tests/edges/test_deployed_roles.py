@@ -170,6 +170,7 @@ def placed(role: Role, root: Path, url: str, port: int) -> tuple[list[str], dict
     return arguments, changed
 
 
+@pytest.mark.long("units", "chart")
 @pytest.mark.timeout(_START_S + 60)
 @pytest.mark.parametrize("origin", ["chart", "compose", "units"])
 async def test_every_role_starts_with_its_variables(origin: str, url: str, tmp_path: Path) -> None:

@@ -523,6 +523,7 @@ async def test_what_is_answered_with_202_is_found_and_nothing_else(gateway: Gate
     assert not [letter for letter in letters if app_id in letter.model_dump_json()], f"seed {seed}"
 
 
+@pytest.mark.long
 def test_the_process_knows_the_ontologies_beside_the_rules(stack: Stack, tmp_path: Path) -> None:
     (tmp_path / "rules").mkdir()
     (tmp_path / "ontologies").mkdir()

@@ -200,6 +200,7 @@ def test_two_projects_use_one_gateway_at_once_and_see_their_own(
     assert "shop-word" not in bank
 
 
+@pytest.mark.long
 def test_a_gateway_that_refuses_or_is_gone_is_told_in_one_line_and_blocks_nothing(
     gateway: tuple[str, dict[str, Path]],
 ) -> None:

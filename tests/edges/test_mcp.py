@@ -468,6 +468,7 @@ async def test_a_bus_that_is_away_is_an_answer(stack: Stack, app_id: str, tmp_pa
     assert "127.0.0.1:1" in log.read_text()
 
 
+@pytest.mark.long
 async def test_the_tools_work_through_a_gateway_within_its_token(stack: Stack, app_id: str, tmp_path: Path) -> None:
     other = f"{app_id}-2"
     tokens = {app: new_token() for app in (app_id, other)}

@@ -175,6 +175,7 @@ async def test_a_worker_counts_what_becomes_of_events(url: str, rules: Path, log
         check_list(text)
 
 
+@pytest.mark.long
 async def test_nothing_that_random_events_hold_is_in_a_metric(url: str, rules: Path, logs: Logs) -> None:
     producer = Producer(7)
     cases = [producer.case() for _ in range(60)]

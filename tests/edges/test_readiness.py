@@ -114,6 +114,7 @@ def test_up_is_up_when_its_roles_serve(tmp_path: Path, rules: Path, beats: Path)
     assert list(beats.iterdir()) == []
 
 
+@pytest.mark.long
 async def test_what_an_earlier_process_left_on_the_bus_is_not_taken_for_a_role(
     tmp_path: Path, rules: Path, beats: Path
 ) -> None:
@@ -288,6 +289,7 @@ def test_a_role_that_cannot_start_says_why_to_the_health_check(url: str, rules: 
 # variables of others
 
 
+@pytest.mark.long
 def test_every_role_starts_beside_variables_of_others(url: str, rules: Path, tmp_path: Path) -> None:
     injected: Mapping[str, str] = {
         name: value

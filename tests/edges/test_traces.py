@@ -115,6 +115,7 @@ async def test_a_trace_leads_from_a_turn_to_the_next_context(
     )
 
 
+@pytest.mark.long
 async def test_a_trace_leads_through_kafka_and_neo4j_too(
     tmp_path: Path, kafka_url: str, neo4j_server: Neo4jServer, collector: TraceCollector
 ) -> None:
@@ -196,6 +197,7 @@ async def test_jobs_and_their_requests_to_models_are_part_of_the_trace_of_a_memo
     assert not any(SECRET in log.read_text() for log in logs.values())
 
 
+@pytest.mark.long
 async def test_no_span_and_no_log_holds_what_random_events_say(
     tmp_path: Path, url: str, collector: TraceCollector
 ) -> None:

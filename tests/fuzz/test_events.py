@@ -10,7 +10,7 @@ import pytest
 from tests.fuzz.events import Case, Producer, committed
 from tests.fuzz.pipeline import check
 
-_EVENTS: Final = int(os.environ.get("GRAPHWEFT_FUZZ_EVENTS", "6000"))
+_EVENTS: Final = int(os.environ.get("GRAPHWEFT_FUZZ_EVENTS", "2000"))
 _SEED: Final = int(os.environ.get("GRAPHWEFT_FUZZ_SEED", "1"))
 _CORPUS: Final = dict(committed())
 

@@ -95,7 +95,7 @@ async def faults(app: Archived, bus: Bus | None = None) -> list[str]:
     return found + await verify_rules(app.blobs())
 
 
-@pytest.mark.soak("redis")
+@pytest.mark.soak("kafka")
 @redis_or_kafka_with_keys
 async def test_what_is_trimmed_is_read_from_the_archive(app: Archived) -> None:
     await app.live()
@@ -153,6 +153,7 @@ async def test_copies_of_trimmed_events_have_no_effect(app: Archived) -> None:
     assert await app.digest("shop") == digest
 
 
+@pytest.mark.long("kafka")
 async def test_nothing_is_trimmed_that_is_not_applied_or_not_archived(app: Archived) -> None:
     await app.push("first")
     await app.emit("shop", range(10))

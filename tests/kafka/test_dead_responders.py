@@ -140,6 +140,7 @@ async def test_the_other_responder_answers_within_the_budget(stage: Stage, fault
         assert names == {"b"}
 
 
+@pytest.mark.long
 async def test_a_responder_that_goes_on_takes_its_requests_again(stage: Stage) -> None:
     first = stage.responders[0]
     first.send(signal.SIGSTOP)

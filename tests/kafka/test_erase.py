@@ -109,7 +109,7 @@ async def everywhere(app: Archived, text: str) -> list[str]:
     return found
 
 
-@pytest.mark.long("kafka", "redis-falkordb")
+@pytest.mark.long(keep=("redis-falkordb",))
 @all_servers_with_keys
 async def test_an_erased_user_is_gone_everywhere_and_stays_away(app: Archived) -> None:
     neighbours = app.apps[1:]

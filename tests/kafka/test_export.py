@@ -198,6 +198,7 @@ async def lives_on(
     assert (code, found["same"]) == (0, True), found
 
 
+@pytest.mark.long
 @pytest.mark.soak("neo4j")
 @pytest.mark.parametrize("way", [pytest.param("redis-kafka", id="redis-kafka-neo4j"), "kafka-redis"])
 async def test_an_app_moves_to_another_bus_and_graph(
@@ -340,6 +341,7 @@ async def test_what_stands_in_the_way_is_said(app: Archived) -> None:
     assert (done.code, "lacks" in done.err) == (2, True), done.err
 
 
+@pytest.mark.long
 @keys_or_none
 async def test_a_lost_graph_of_a_restored_app_comes_back_whole(app: Archived) -> None:
     await app.push("first")

@@ -129,7 +129,7 @@ async def test_a_file_sent_again_changes_no_graph_and_no_rebuild(app: Archived) 
     await check_rebuilds(app)
 
 
-@pytest.mark.long("redis")
+@pytest.mark.long
 @redis_or_kafka_with_keys
 async def test_a_worker_that_is_killed_again_and_again_knows_each_copy(app: Archived) -> None:
     file = file_of("killed", range(300))
@@ -148,7 +148,7 @@ async def test_a_worker_that_is_killed_again_and_again_knows_each_copy(app: Arch
     await check_rebuilds(app)
 
 
-@pytest.mark.long("kafka-app", "redis-user")
+@pytest.mark.long(keep=("redis-app",))
 @pytest.mark.parametrize("whole", [False, True], ids=["user", "app"])
 async def test_a_file_sent_again_after_an_erasure_has_the_effect_it_has_in_a_rebuild(
     app: Archived, *, whole: bool
@@ -172,6 +172,7 @@ async def test_a_file_sent_again_after_an_erasure_has_the_effect_it_has_in_a_reb
     assert (code, found["same"]) == (0, True), found
 
 
+@pytest.mark.long("kafka")
 async def test_a_worker_learns_of_an_erasure_while_it_runs(app: Archived) -> None:
     file = file_of("users", range(120))
     app.timing = replace(TIMING, graph_look_s=0.05)

@@ -388,7 +388,7 @@ def on_kafka(runner: asyncio.Runner, embedded: str, kafka: KafkaServer) -> Itera
     yield from _serve(runner, bus, embedded, transport)
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 6))
+@settings(_checked, max_examples=int(_EXAMPLES or 3))
 @given(example=_examples)
 def test_a_retry_applies_each_mutation_once_on_redis(redis: Server, example: Example) -> None:
     redis.check(example)

@@ -445,6 +445,7 @@ async def test_a_restatement_is_seen_while_the_partition_reads_nothing(
             assert rules.lost == {lost.digest}
 
 
+@pytest.mark.long
 async def test_a_half_done_batch_needs_no_lost_rules_of_other_events(url: str) -> None:
     """Between events of its rule set are some for which another one, which is lost, had no mutations."""
     stack = Stack(url, url)

@@ -173,6 +173,7 @@ async def test_verify_and_swap_together_swap_equal_graphs_only(app: App, store: 
     assert await app.digest("shop") != live
 
 
+@pytest.mark.long("neo4j")
 @only_redis
 @both_graphs
 async def test_after_a_rollback_the_next_rebuild_makes_a_new_graph(app: App) -> None:

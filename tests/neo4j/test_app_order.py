@@ -152,7 +152,7 @@ def servers() -> Iterator[Servers]:
         runner.run(server.stop())
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 5))
+@settings(_checked, max_examples=int(_EXAMPLES or 3))
 @given(example=examples(events=40), kill_after=st.lists(st.integers(0, 300), max_size=2))
 def test_the_graph_equals_a_serial_pass_over_the_log(servers: Servers, example: Example, kill_after: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -382,7 +382,7 @@ _turns = st.lists(st.integers(0, _CHATS - 1), min_size=_CHATS, max_size=_CHATS *
 @pytest.mark.soak("neo4j")
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
-@settings(_checked, max_examples=int(_EXAMPLES or 12))
+@settings(_checked, max_examples=int(_EXAMPLES or 5))
 @given(chats=_chats(), orders=st.lists(_turns, min_size=1, max_size=3))
 def test_the_order_of_chats_leaves_no_trace(serial: Server, chats: list[list[Event]], orders: list[list[int]]) -> None:
     serial.rules = RULES

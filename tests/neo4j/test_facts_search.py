@@ -238,6 +238,7 @@ async def test_what_does_not_hold_now_takes_no_place(place: Place) -> None:
     assert len(await place.texts("entities", "Ann Bob")) == 2
 
 
+@pytest.mark.long("on_neo4j")
 async def test_nothing_is_found_beyond_the_scope_and_nobody_starves(place: Place) -> None:
     def said(who: str, count: int = 1) -> dict[str, Any]:
         facts = [f"{who} {n} drinks tea" for n in range(count)]

@@ -673,6 +673,7 @@ async def ask_as_tenants(place: Place, rnd: random.Random, *, graphs: int, quest
     return shown
 
 
+@pytest.mark.long
 async def test_nobody_sees_what_belongs_to_others_and_everybody_all_of_their_own(falkordb: Place) -> None:
     assert await ask_as_tenants(falkordb, random.Random(21), graphs=40, questions=50) > 2_000
 
@@ -925,6 +926,7 @@ async def test_facts_are_true(falkordb: Place) -> None:
     assert seen > 10
 
 
+@pytest.mark.long("on_neo4j")
 async def test_hubs_cost_no_more_than_their_bounds(place: Place) -> None:
     count = 20_000
     nodes = [entity("Hub"), entity("Second"), ("Document", {"id": "doc", "name": "Doc"})]

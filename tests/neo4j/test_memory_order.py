@@ -353,7 +353,7 @@ def test_an_event_that_comes_again_adds_nothing_to_its_first_content(server: Ser
 _turns = st.lists(st.integers(0, _CHATS - 1), max_size=_CHATS * _EVENTS)
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 30))
+@settings(_checked, max_examples=int(_EXAMPLES or 10))
 @given(chats=chats(), orders=st.lists(_turns, min_size=1, max_size=3))
 def test_the_order_of_chats_leaves_no_trace(
     falkordb: FalkorDB, chats: list[list[Event]], orders: list[list[int]]

@@ -66,6 +66,7 @@ async def test_what_has_ended_is_in_the_profile_of_its_time_only(url: str, store
     assert await profile(store, as_of=T0) == []
 
 
+@pytest.mark.long("neo4j")
 async def test_forgetting_updating_and_erasing_change_the_profile(url: str, store: GraphStore) -> None:
     chat = "chat of u1"
     events = [said(number, text, number) for number, text in enumerate(("I live in Oslo.", "I moved to Bergen."), 1)]
@@ -97,6 +98,7 @@ async def test_a_profile_is_held_to_its_scope(url: str, store: GraphStore) -> No
     assert await lines(store, scope={"thread_id": "other"}) == ["lives in Oslo", "likes tea"]
 
 
+@pytest.mark.long("neo4j")
 async def test_many_claims_leave_room_for_what_was_said_once(url: str, store: GraphStore) -> None:
     texts = ["I live in Oslo.", "I am allergic to nuts.", *(f"I like thing{number}." for number in range(400))]
     messages = [{"role": "user", "text": text} for text in texts]

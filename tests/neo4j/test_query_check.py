@@ -297,6 +297,7 @@ async def test_rules_of_examples_and_pages_are_taken(graph: GraphStore, tmp_path
     assert found.count > 40
 
 
+@pytest.mark.long("neo4j")
 async def test_mutations_of_packs_are_taken(graph: GraphStore) -> None:
     found = await check_queries(graph, [*MemoryMutations().mutations, *EpisodeMutations().mutations])
     assert found.findings == ()

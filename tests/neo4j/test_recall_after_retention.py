@@ -289,6 +289,7 @@ injection_rules:
 """
 
 
+@pytest.mark.long
 async def test_every_way_of_asking_finds_what_is_left(
     url: str, bus: Bus, job_bus: Bus, graph: FalkorDBStore, transport: Transport,
     tmp_path: Path,

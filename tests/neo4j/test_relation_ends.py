@@ -79,9 +79,11 @@ def told(stories: Sequence[Story], rng: random.Random | None = None) -> list[Eve
     return events
 
 
-async def test_what_holds_by_planted_stories_whatever_their_order(url: str, store: GraphStore) -> None:
-    stories = planted()
-    assert sum(story.kind in {"cascade", "absence"} for story in stories) >= 100
+@pytest.mark.soak("252")
+@pytest.mark.parametrize("each", [1, 9], ids=["28 stories", "252 stories"])
+async def test_what_holds_by_planted_stories_whatever_their_order(url: str, store: GraphStore, each: int) -> None:
+    stories = planted(each=each)
+    assert sum(story.kind in {"cascade", "absence"} for story in stories) == 12 * each
     await write(url, store, told(stories, random.Random(5)), RULES)
     held: dict[str, set[str]] = {}
     doubted: dict[str, set[str]] = {}
@@ -162,6 +164,7 @@ COUNTS = "MATCH (r:Relation) RETURN r.name, count(r), count(r.invalid_at), count
 PAIR = ("LIVES_IN town", "NEIGHBOUR_OF person")
 
 
+@pytest.mark.long("neo4j")
 async def test_each_of_many_homes_ends_by_the_next_one(url: str, store: GraphStore) -> None:
     many = lives(1, *(f"Ada LIVES_IN town {each} from {2 * each}" for each in range(900)))
     await write(url, store, [many], RULES)

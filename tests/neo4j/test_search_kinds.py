@@ -156,6 +156,7 @@ KINDS: Mapping[Searched, frozenset[str]] = {
 ALL: Sequence[Searched] = ("all",)
 
 
+@pytest.mark.long
 async def test_nothing_is_found_beyond_its_scope_and_all_within_it_alike_on_both_servers(
     url: str, falkordb: GraphStore, on_neo4j: GraphStore, neo4j_server: Neo4jServer
 ) -> None:
@@ -237,6 +238,7 @@ async def test_with_an_embedder_the_kinds_without_vectors_are_found_by_words(
         assert row["text"] == text
 
 
+@pytest.mark.long
 async def test_the_latest_memories_take_turns_with_other_kinds_found_by_words(
     url: str, falkordb: GraphStore, on_neo4j: GraphStore, neo4j_server: Neo4jServer
 ) -> None:

@@ -104,6 +104,7 @@ class Judge:
         assert searches / 20 < self.starved < searches
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
 async def test_no_search_leaves_its_scope_and_none_is_starved(url: str) -> None:

@@ -205,7 +205,7 @@ def falkordb() -> Iterator[Server]:
         runner.run(server.stop())
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 15))
+@settings(_checked, max_examples=int(_EXAMPLES or 6))
 @given(example=examples(events=40))
 def test_on_falkordb(falkordb: Server, example: Example) -> None:
     _run_on_falkordb(falkordb, example)
@@ -251,7 +251,7 @@ def test_properties_that_no_query_names(falkordb: Server, made: str, one: str, t
         _run_on_falkordb(falkordb, Example(rules=rules, events=[first, *each], batch=40, ended=[]))
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 10))
+@settings(_checked, max_examples=int(_EXAMPLES or 4))
 @given(example=memory_examples(events=30))
 def test_memory_on_falkordb(falkordb: Server, example: Example) -> None:
     _run_on_falkordb(falkordb, example)
@@ -283,6 +283,7 @@ def test_on_neo4j(neo4j: Server, example: Example) -> None:
     neo4j.runner.run(run())
 
 
+@pytest.mark.long
 @settings(_checked, max_examples=int(_EXAMPLES or 2))
 @given(example=memory_examples(events=12))
 def test_memory_on_neo4j(neo4j: Server, example: Example) -> None:

@@ -96,6 +96,7 @@ async def test_questions_courtesy_and_what_assistants_say_are_no_statements(url:
     assert await rows(store, "MATCH (m:Memory) RETURN m.stated ORDER BY m.timestamp") == [(None,), (None,), (1,)]
 
 
+@pytest.mark.long("neo4j")
 async def test_a_statement_stays_of_a_forgotten_memory_only_where_that_is_wanted(
     told: Told, url: str, store: GraphStore
 ) -> None:
@@ -111,6 +112,7 @@ async def test_a_statement_stays_of_a_forgotten_memory_only_where_that_is_wanted
     assert await told.ask("Where do I live?") == [("I live in Oslo.", None)]
 
 
+@pytest.mark.long("neo4j")
 async def test_what_ended_is_marked_in_each_of_several_scopes_and_only_when_it_had(told: Told) -> None:
     await told.write("I live in Oslo.", "I moved to Bergen.")
     right = [("I moved to Bergen.", None), ("I live in Oslo.", day(20))]
@@ -119,6 +121,7 @@ async def test_what_ended_is_marked_in_each_of_several_scopes_and_only_when_it_h
     assert await told.ask("Where do I live?", as_of=T0 + timedelta(days=15)) == [("I live in Oslo.", None)]
 
 
+@pytest.mark.long("neo4j")
 async def test_a_statement_that_is_left_tells_by_what_it_is_forgotten(told: Told, url: str, store: GraphStore) -> None:
     await told.write("I live in Oslo.")
     id = memory_id("/test", "e1", 0)
@@ -131,6 +134,7 @@ async def test_a_statement_that_is_left_tells_by_what_it_is_forgotten(told: Told
     assert (row["kind"], row["chat_id"], row["memory_id"]) == ("statement", "chat of u1", id)
 
 
+@pytest.mark.long("neo4j")
 async def test_an_update_of_a_memory_forgets_what_its_earlier_text_stated(
     told: Told, url: str, store: GraphStore
 ) -> None:
@@ -150,6 +154,7 @@ async def test_an_update_of_a_memory_forgets_what_its_earlier_text_stated(
     assert [row[1:3] for row in await rows(store, ENDS)] == [("I live in Oslo.", None), ("I like tea.", None)]
 
 
+@pytest.mark.long("neo4j")
 async def test_an_erasure_reaches_statements_and_what_they_ended(url: str, store: GraphStore) -> None:
     lasting = said(9, "I live in Rome.", 2, user="u2")
     events = [said(1, "I live in Oslo.", 0), said(2, "I moved to Bergen.", 1), lasting]
@@ -220,6 +225,7 @@ async def test_authors_of_one_scope_do_not_end_what_others_state(url: str, store
     ]  # fmt: skip
 
 
+@pytest.mark.long("neo4j")
 async def test_an_erasure_leaves_statements_that_rules_wrote(url: str, store: GraphStore, tmp_path: Path) -> None:
     rules = rules_of_parts(tmp_path, {"keep": "MERGE (s:Statement {id: $s}) SET s.user_id = 'u1'"})
     await write(
@@ -230,6 +236,7 @@ async def test_an_erasure_leaves_statements_that_rules_wrote(url: str, store: Gr
     assert await rows(store, "MATCH (s:Statement) RETURN s.id") == [("of a bank",)]
 
 
+@pytest.mark.long("neo4j")
 async def test_of_many_claims_each_ends_by_the_first_that_says_otherwise(url: str, store: GraphStore) -> None:
     """More than are looked at together, in runs of equal ones, before and after each third is forgotten."""
     texts = ["I live in Oslo.", "I live in Rome.", "I live in Oslo.", "I live in Lyon."]

@@ -151,6 +151,7 @@ async def test_a_verdict_ends_what_no_rule_ends_and_a_replay_asks_no_model(
     assert len(model_server.requests) == asked
 
 
+@pytest.mark.long("neo4j")
 async def test_planted_statements_by_a_model_that_says_the_truth_and_by_one_that_lies(
     worked: Worked, model_server: ModelServer
 ) -> None:
@@ -186,6 +187,7 @@ async def test_one_statement_ends_at_most_three(worked: Worked) -> None:
     assert await worked.holding() == ["My name is Ben.", new]
 
 
+@pytest.mark.long("neo4j")
 async def test_a_verdict_that_is_taken_back_leaves_no_trace(worked: Worked) -> None:
     await worked.apply(*told("I work for Acme.", FIRST_DAY))
     before = await worked.digest()
@@ -202,6 +204,7 @@ async def test_a_verdict_that_is_taken_back_leaves_no_trace(worked: Worked) -> N
     assert await worked.holding() == ["I work for Acme."]
 
 
+@pytest.mark.long("neo4j")
 async def test_a_verdict_on_what_has_changed_has_no_effect_and_is_judged_again(
     worked: Worked, model_server: ModelServer
 ) -> None:
@@ -217,6 +220,7 @@ async def test_a_verdict_on_what_has_changed_has_no_effect_and_is_judged_again(
     assert {each.data.get("attempt", 1) for each in await events(worked.bus, "statement.judged")} == {1, 2}
 
 
+@pytest.mark.long("neo4j")
 async def test_statements_that_a_model_cannot_compare_become_a_letter_that_is_retried(
     worked: Worked, model_server: ModelServer
 ) -> None:
@@ -233,6 +237,7 @@ async def test_statements_that_a_model_cannot_compare_become_a_letter_that_is_re
     assert await worked.holding() == [FIRST_DAY]
 
 
+@pytest.mark.long("neo4j")
 async def test_nobody_takes_a_verdict_back_in_a_chat_of_another_user(worked: Worked) -> None:
     await worked.apply(*told("I work for Acme.", FIRST_DAY), *told("I like tea.", user="u2", chat="other"))
     await worked.apply(await worked.verdict(11, FIRST_DAY, "I work for Acme."))

@@ -79,6 +79,10 @@ class TestKafka(BusSuite):
         async with contextlib.aclosing(KafkaBusKit(kafka)) as kit:
             yield kit
 
+    @pytest.mark.long
+    async def test_an_outage_is_said_and_passes(self, own_kit: BusKit) -> None:
+        await super().test_an_outage_is_said_and_passes(own_kit)
+
 
 async def test_before_reads_two_entries_of_any_size(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphweft_workers.drivers.redis.event_log.PAGE_BYTES", 1_000)

@@ -83,6 +83,10 @@ class TestKafka(RequestSuite):
     def kit(self, kafka: KafkaServer, kafka_url: str) -> RequestKit:
         return KafkaRequestKit(kafka_url, kafka)
 
+    @pytest.mark.long
+    async def test_a_bus_that_restarts_under_load_is_survived(self, kit: RequestKit) -> None:
+        await super().test_a_bus_that_restarts_under_load_is_survived(kit)
+
 
 RULES = """
 version: "1.0"

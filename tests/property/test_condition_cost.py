@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphweft_contracts import Event
@@ -107,7 +107,6 @@ def outcome(condition: Condition, values: dict[str, object], call: Callable[...,
         return type(error).__name__
 
 
-@settings(deadline=None, max_examples=300)
 @given(expressions(), payloads)
 def test_a_condition_costs_no_more_than_its_bound(text: str, payload: dict[str, object]) -> None:
     condition = compile_condition(text)

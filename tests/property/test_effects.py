@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from itertools import product
 from typing import Final, Literal
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphweft_contracts import DeadLetter, DeadLetterReason, Event, wire
@@ -141,7 +141,6 @@ VOIDS: Final[tuple[Void, ...]] = (
 
 
 @given(st.lists(letters(), max_size=4), entries(), st.sampled_from(VOIDS), st.integers(0, len(OFFSETS)))
-@settings(deadline=None, max_examples=300)
 def test_a_row_is_out_if_a_letter_or_an_entry_takes_it_away(
     given_letters: list[DeadLetter], log: list[Entry], void: Void, page: int
 ) -> None:

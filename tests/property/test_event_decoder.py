@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from graphweft_contracts import LIFECYCLE, Event, InvalidEvent, wire
@@ -122,13 +122,11 @@ def documents(draw: st.DrawFn) -> str:
 
 
 @given(documents())
-@settings(deadline=None, max_examples=400)
 def test_an_entry_gives_the_same_event_or_error(document: str) -> None:
     same(structured(document.encode(errors="surrogatepass")))
 
 
 @given(documents(), st.integers(0, 600), st.binary(max_size=3))
-@settings(deadline=None, max_examples=200)
 def test_a_damaged_entry_gives_the_same_event_or_error(document: str, at: int, damage: bytes) -> None:
     data = document.encode(errors="surrogatepass")
     same(structured(data[:at] + damage + data[at + len(damage) :]))
@@ -225,6 +223,5 @@ def test_the_event_that_is_decoded_is_a_whole_model() -> None:
 
 @given(st.binary(max_size=40))
 @example(b"")
-@settings(deadline=None, max_examples=50)
 def test_any_bytes_give_the_same_error(data: bytes) -> None:
     same(structured(data))

@@ -141,7 +141,6 @@ def shown(found: MatchResult) -> object:
 
 
 @given(rules, st.lists(events, min_size=1, max_size=4))
-@settings(deadline=None, max_examples=300)
 def test_an_event_matches_as_its_conditions_and_sources_say(
     described: list[tuple[str | None, list[tuple[str, Any]]]], happened: list[Event]
 ) -> None:
@@ -202,7 +201,6 @@ def is_condition(text: str) -> bool:
 
 
 @given(alike(), st.lists(plain_values, min_size=1, max_size=6))
-@settings(deadline=None, max_examples=60)
 def test_conditions_that_are_decided_together_match_as_each_alone(texts: list[str], values: list[object]) -> None:
     workflow = workflow_of([(text, [("CREATE (:N {a: $p})", "$event.id")]) for text in texts])
     rule_set = RuleSet({"W": workflow})
@@ -216,7 +214,6 @@ def test_conditions_that_are_decided_together_match_as_each_alone(texts: list[st
 
 
 @given(st.sampled_from(SIGNS), constants, st.lists(plain_values, min_size=1, max_size=8))
-@settings(deadline=None, max_examples=500)
 def test_a_constant_is_what_cel_makes_of_it(sign: str, constant: str, values: list[object]) -> None:
     text = f"$event.a {sign} {constant}"
     if not is_condition(text):

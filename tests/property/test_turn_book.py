@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.declared_fields import undeclared
 
@@ -62,7 +62,6 @@ def play(book: TurnBook, script: list[tuple[tuple[str, Chat, dict[str, Any]], fl
     return [*told, *book.close(now_s)]
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(steps, gaps), min_size=20, max_size=60), st.sampled_from([1, 100, 100]))
 def test_every_turn_starts_once_and_completes_once(script: list[Any], max_chats: int) -> None:
     book = TurnBook(idle_s=10, max_chats=max_chats)
@@ -102,14 +101,12 @@ def test_every_turn_starts_once_and_completes_once(script: list[Any], max_chats:
     assert list(book.open_turns()) == []
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(steps, gaps), max_size=40))
 def test_the_contracts_declare_every_field(script: list[Any]) -> None:
     for told in play(TurnBook(idle_s=10), script):
         assert undeclared(told.type, {**told.data, "context": told.context}) == []
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(steps, gaps), max_size=40))
 def test_a_run_starts_once_and_ends_at_most_once(script: list[Any]) -> None:
     running: set[Any] = set()
@@ -128,7 +125,6 @@ def test_a_run_starts_once_and_ends_at_most_once(script: list[Any]) -> None:
             running.discard(key)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(steps, gaps), max_size=40))
 def test_chats_do_not_meet(script: list[Any]) -> None:
     """What is told of a chat is what would be told of it alone."""

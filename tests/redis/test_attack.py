@@ -228,6 +228,7 @@ async def test_rules_that_are_mended_while_an_app_is_behind_double_nothing(
         assert [app, await value(graph, app, ORDERS), await value(graph, app, COUNT)] == [app, 10, 10]
 
 
+@pytest.mark.long
 async def test_letters_that_were_dropped_do_not_come_back_with_an_app_that_is_parked_again(
     bus: Bus,
     graph: FalkorDBStore,

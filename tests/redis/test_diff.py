@@ -178,6 +178,7 @@ async def test_hostile_values_are_text_in_the_page_and_on_the_terminal(app: App)
         assert not {"\x1b", "\u202e"} & set(output)
 
 
+@pytest.mark.long
 async def test_what_cannot_be_compared_is_said_on_neo4j_too(app: App, neo4j_server: Neo4jServer) -> None:
     await app.live()
     for text, given, said in [

@@ -91,7 +91,7 @@ async def lasting(graph: FalkorDBStore, app_id: str) -> Content:
     return Content(nodes, content.edges)
 
 
-@pytest.mark.long(keep=("episode.add/entities", "memory.erase/mark_episodes_elsewhere", "episode.add/add_unowned"))
+@pytest.mark.long(keep=("episode.add/entities",))
 @pytest.mark.parametrize("step", [each for each in STEPS if each[0] != "episode.extracted"], ids="/".join)
 async def test_a_step_that_failed_is_made_up_for(
     url: str, graph: FalkorDBStore, bus: Bus, step: tuple[str, str]

@@ -458,6 +458,7 @@ class Dice:
         return Failure(hang=True) if thrown < 0.02 else _WAYS[int(thrown * 25)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled_and_a_replay_asks_no_model(

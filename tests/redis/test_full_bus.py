@@ -226,6 +226,7 @@ async def test_a_full_server_of_bus_and_graph_buries_nothing(together: Full) -> 
     await together.check()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240 + LOAD_EVENTS // 100)
 async def test_a_trimmed_bus_stays_below_its_limit(apart: Full, record_property: Any) -> None:
     total = LOAD_EVENTS

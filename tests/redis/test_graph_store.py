@@ -294,6 +294,7 @@ async def threads_of(graph: FalkorDBStore) -> int:
     return int((await graph._redis.execute_command("GRAPH.CONFIG", "GET", "THREAD_COUNT"))[1])
 
 
+@pytest.mark.long
 async def test_reads_that_nobody_waits_for_any_longer_do_not_pile_up_at_the_server(graph: FalkorDBStore) -> None:
     await graph.progress(APP, 0)
     threads = await threads_of(graph)
@@ -323,6 +324,7 @@ async def test_slow_reads_of_one_app_leave_the_server_to_others(graph: FalkorDBS
     await asyncio.gather(*asked, return_exceptions=True)
 
 
+@pytest.mark.long
 async def test_a_write_waits_for_a_slow_read_of_its_graph_without_stopping_the_server(url: str) -> None:
     async with contextlib.AsyncExitStack() as ends:
         reader, writer = FalkorDBStore(url), FalkorDBStore(url)

@@ -206,6 +206,7 @@ async def test_lost_events_take_effect_without_a_rebuild_if_nothing_came_later(
     await case.check(scratch)
 
 
+@pytest.mark.long
 async def test_a_bus_whose_clock_is_behind_gives_new_offsets(case: Case, scratch: FalkorDBStore) -> None:
     await live(case)
     await case.stop_worker()
@@ -306,6 +307,7 @@ async def test_a_worker_gives_an_emptied_bus_its_rules_back(case: Case, first: s
         assert [each.number for each in await bus.rules.activations()] == [1]
 
 
+@pytest.mark.long
 async def test_apps_whose_partitions_lie_ahead_of_the_clock_move_to_another_bus(case: Case) -> None:
     await case.emit(20)
     async with redis.Redis.from_url(case.bus_url) as raw:

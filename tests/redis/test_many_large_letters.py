@@ -121,6 +121,7 @@ async def test_a_worker_reads_only_the_event_that_it_publishes(url: str, bus: Bu
     assert EVENT_BYTES - 2 <= letters.read_bytes <= 3 * EVENT_BYTES
 
 
+@pytest.mark.long
 async def test_the_archive_copies_letters_page_by_page(bus: Bus, tmp_path: Path) -> None:
     letters = Counted(bus)
     counted = replace(bus, dead_letters=letters)

@@ -83,6 +83,7 @@ async def told(request: pytest.FixtureRequest, url: str, graph: FalkorDBStore) -
         await embedder.aclose()
 
 
+@pytest.mark.long("minilm")
 @pytest.mark.parametrize(
     ("question", "answer"),
     [
@@ -109,6 +110,7 @@ CAT: Final = "My cat is called Tom and he is three years old."
 ASKED: Final = ("What is my cat called?", "How old is my cat?", "Do you remember my cat Tom?", "Who is Tom?")
 
 
+@pytest.mark.long("minilm")
 async def test_a_fact_is_first_after_a_thousand_other_turns(told: Told) -> None:
     events = [said(1, CAT, TODAY - timedelta(days=90))]
     topics = ("train", "invoice", "garden", "printer", "holiday", "recipe", "bridge", "novel")

@@ -526,6 +526,7 @@ class OneWrite:
         raise GraphUnavailable("cut", retry_after_s=0.05)
 
 
+@pytest.mark.long
 async def test_a_half_done_batch_waits_for_the_rules_that_it_was_begun_with(
     bus: Bus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from graphweft_workers.support.timing import QueueTiming, Timing
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
-@pytest.mark.long("lagging", "new")
+@pytest.mark.long(keep=("emptied",))
 @pytest.mark.parametrize("loss", LOSSES)
 async def test_a_server_that_has_less_than_it_had_catches_up(url: str, tmp_path: Path, loss: Loss) -> None:
     deployment = Deployment(tmp_path, url, FalkorDBPlace(tmp_path / "graph"), ("one", "two"), archive=False)
@@ -38,6 +38,7 @@ async def test_with_an_archive_it_catches_up_from_what_was_trimmed(url: str, tmp
         await lose_and_catch_up(deployment, "new", scratch, trims=True)
 
 
+@pytest.mark.long
 async def test_a_graph_that_was_deleted_alone_is_made_again_when_its_app_gets_an_event(
     url: str, tmp_path: Path
 ) -> None:
@@ -114,6 +115,7 @@ async def test_graphs_of_an_earlier_version_are_trusted_where_the_log_does_not_r
         assert ids(await deployment.letters()) == before
 
 
+@pytest.mark.long
 async def test_a_graph_without_its_restored_history_waits_for_a_rebuild(url: str, tmp_path: Path) -> None:
     deployment = Deployment(tmp_path, url, FalkorDBPlace(tmp_path / "graph"), ("one",), archive=True)
     async with deployment.running(), contextlib.aclosing(FalkorDBStore(url)) as scratch:

@@ -91,6 +91,7 @@ async def scratch(app: App) -> AsyncIterator[Scratch]:
         yield Scratch(app, live)
 
 
+@pytest.mark.long("neo4j")
 async def test_a_graph_that_a_killed_command_left_is_deleted_by_the_next(app: App, scratch: Scratch) -> None:
     live = await app.digest("shop")
     for number in (1, 3):
@@ -105,6 +106,7 @@ async def test_a_graph_that_a_killed_command_left_is_deleted_by_the_next(app: Ap
     assert await app.digest("shop") == live
 
 
+@pytest.mark.long("neo4j")
 async def test_the_graph_of_a_command_that_lives_is_not_taken(app: App, scratch: Scratch) -> None:
     live = await app.digest("shop")
     await scratch.leave(1, SYSTEM_CLOCK)
@@ -119,6 +121,7 @@ async def test_the_graph_of_a_command_that_lives_is_not_taken(app: App, scratch:
     assert await app.digest("shop") == live
 
 
+@pytest.mark.long("neo4j")
 async def test_the_commands_need_no_other_server_and_leave_nothing(app: App, scratch: Scratch) -> None:
     live = await app.digest("shop")
     done = await app.run("why", "--app", "shop", "--label", "Order", "--key", "o3", "--property", "times", "--json")

@@ -169,6 +169,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.long
 async def test_hostile_keys_are_found_and_harm_nothing(app: App) -> None:
     await app.push("first")
     keys = [*HOSTILE, 7]

@@ -174,7 +174,7 @@ def server() -> Iterator[Server]:
         runner.run(embedded.stop())
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 5))
+@settings(_checked, max_examples=int(_EXAMPLES or 3))
 @given(example=examples(events=25), given=st.lists(_targets, min_size=1, max_size=3))
 def test_random_rules(server: Server, example: Example, given: list[NodeTarget]) -> None:
     server.check(example, given)

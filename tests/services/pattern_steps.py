@@ -6,6 +6,7 @@ few instructions, and runs that with a stack of other ways, as ``re`` does.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -161,14 +162,20 @@ def _in_set(item: tuple[Any, Any]) -> str:
     return "\\" + (letter.upper() if "NOT_" in str(given) else letter)
 
 
+@functools.cache
+def _program(pattern: re.Pattern[str]) -> _Program:
+    """Return a pattern's program, made once: for some patterns that takes a second."""
+    program = _Program(pattern.flags)
+    program.compile(parser.parse(pattern.pattern, pattern.flags))
+    program.add("end")
+    return program
+
+
 class Steps:
     """Searches as ``finditer`` does, and counts."""
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
-        parsed = parser.parse(pattern.pattern, pattern.flags)
-        self._program = _Program(pattern.flags)
-        self._program.compile(parsed)
-        self._program.add("end")
+        self._program = _program(pattern)
         self.count = 0
         self._most = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, Literal, override
 
@@ -18,6 +19,8 @@ from graphweft_workers.testing.suites.search_kit import APP, SearchKit
 
 __all__ = ("FalkorDBSearchKit", "Neo4jSearchKit", "falkordb_search_kit", "neo4j_search_kit")
 
+_MANY: Final = "GRAPHWEFT_SEARCHES" in os.environ
+"""As ``make soak`` sets it."""
 NAMED: Final = ("chunkEmbeddings", "farEmbeddings", "search_chunks", "search_bare", "later")
 """Indexes that tests make on Neo4j."""
 
@@ -25,6 +28,7 @@ NAMED: Final = ("chunkEmbeddings", "farEmbeddings", "search_chunks", "search_bar
 class FalkorDBSearchKit(SearchKit):
     chunk_index = "Chunk"
     memory_index = "Memory"
+    questions = 40 if _MANY else 15
 
     def __init__(self, store: GraphStore, url: str) -> None:
         self.store = store
@@ -54,7 +58,7 @@ class FalkorDBSearchKit(SearchKit):
 class Neo4jSearchKit(SearchKit):
     chunk_index = "search_chunks"
     memory_index = MemoryMutations().indexes[0].name
-    questions = 10
+    questions = 10 if _MANY else 4
 
     def __init__(self, store: GraphStore, url: str) -> None:
         self.store = store

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 import pytest
 import pytest_asyncio
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from tests.services.virtual_time import VIRTUAL, VirtualClock, run
@@ -422,7 +422,6 @@ class Model(Writer):
     parked=st.lists(st.sampled_from(["", "", "", "a", "b", "c"]), min_size=60, max_size=60),
     fates=st.lists(st.sampled_from([0, 1, 1, 2, 3, 8, 30]), max_size=200),
 )
-@settings(max_examples=60, deadline=None)
 def test_each_event_takes_effect_in_order_and_is_committed_only_then(
     apps: list[str], sizes: list[int], parked: list[str], fates: list[int]
 ) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -33,10 +34,17 @@ EDGES = (
 """Where the clock of the machine enters."""
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
+@functools.cache
+def times() -> Mapping[str, tuple[list[int], list[int]]]:
+    """Return for each module the lines that read a clock, and those that ask the clock of the machine."""
+    found: dict[str, tuple[list[int], list[int]]] = {}
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*.py"):
-            yield str(path.relative_to(ROOT)), ast.parse(path.read_text("utf-8"))
+            nodes = [*ast.walk(ast.parse(path.read_text("utf-8")))]
+            reads = [getattr(node, "lineno", 0) for node in nodes if reads_time(node)]
+            asks = [getattr(node, "lineno", 0) for node in nodes if asks_the_machine(node)]
+            found[str(path.relative_to(ROOT))] = (reads, asks)
+    return found
 
 
 def reads_time(node: ast.AST) -> bool:
@@ -59,14 +67,12 @@ def asks_the_machine(node: ast.AST) -> bool:
 
 
 def test_only_the_clock_reads_the_time() -> None:
-    found = [f"{name}:{getattr(node, 'lineno', 0)}" for name, tree in modules() if name != CLOCK
-             for node in ast.walk(tree) if reads_time(node)]  # fmt: skip
+    found = [f"{name}:{line}" for name, (reads, _) in times().items() if name != CLOCK for line in reads]
     assert found == [], "take a `Clock` as a parameter, with SYSTEM_CLOCK as the default"
 
 
 def test_only_edges_ask_the_clock_of_the_machine() -> None:
-    found = [f"{name}:{getattr(node, 'lineno', 0)}" for name, tree in modules() if not name.startswith(EDGES)
-             for node in ast.walk(tree) if asks_the_machine(node)]  # fmt: skip
+    found = [f"{name}:{line}" for name, (_, asks) in times().items() if not name.startswith(EDGES) for line in asks]
     assert found == [], "use the clock that is passed in"
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from graphweft_rules import BoundQuery, InjectionQuery, Place
@@ -129,7 +129,6 @@ OVERTAKEN = [
 @given(steps)
 @example(OVERTAKEN)
 @example([*COLD, *COLD, ("write", 0), *COLD, ("write", 0), ("ask", 0), ("look", 0), ("write", 0), ("ask", 0)])
-@settings(max_examples=300, deadline=None)
 def test_an_answer_has_all_that_was_there_when_it_was_asked_for(steps: list[tuple[str, int]]) -> None:
     asyncio.run(play([*COLD, *COLD, *steps]))
 

@@ -274,7 +274,6 @@ async def run(rules: RuleSet, graph: Graph, letters: Letters, batches: Sequence[
     runs_again=st.booleans(),
     size=st.integers(5, 60),
 )
-@settings(max_examples=100, deadline=None)
 def test_rows_take_effect_once_and_in_order_whatever_fails(
     rules: RuleSet,
     values: list[tuple[str, int | None]],
@@ -308,7 +307,7 @@ def test_rows_take_effect_once_and_in_order_whatever_fails(
     quarantine=st.booleans(),
     size=st.integers(5, 40),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_each_row_of_two_apps_takes_effect_or_has_a_letter(
     rules: RuleSet,
     monkeypatch: pytest.MonkeyPatch,

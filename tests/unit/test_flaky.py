@@ -55,6 +55,7 @@ def run(folder: Path, tests: str, *options: str, processes: str = "0", second: b
     return Run(code=done.returncode, output=done.stdout, page=(folder / "docs/flaky.md").read_text())
 
 
+@pytest.mark.long("2")
 @PROCESSES
 def test_a_test_that_passes_alone_is_listed_and_does_not_fail_the_run(tmp_path: Path, processes: str) -> None:
     found = run(
@@ -85,6 +86,7 @@ def test_a_test_that_fails_alone_too_fails_the_run(tmp_path: Path) -> None:
     assert "test_bad" not in found.page
 
 
+@pytest.mark.long
 def test_more_than_three_fail_the_run(tmp_path: Path) -> None:
     found = run(tmp_path, "@pytest.mark.parametrize('n', range(4))\ndef test_it(n): fail_once(f'call {n}')\n")
     assert found.code == 1
@@ -93,6 +95,7 @@ def test_more_than_three_fail_the_run(tmp_path: Path) -> None:
     assert found.page.count("test_it.py::") == 4
 
 
+@pytest.mark.long
 def test_a_failed_set_up_and_a_failed_teardown_run_again(tmp_path: Path) -> None:
     found = run(
         tmp_path,

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphweft_rules.cypher.clauses import outline
@@ -121,7 +121,6 @@ NODES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(NODES, st.randoms(use_true_random=False))
 def test_a_graph_equals_itself_with_other_ids_in_another_order(
     content: list[tuple[set[str], dict[str, int]]], chance: random.Random
@@ -136,7 +135,6 @@ def test_a_graph_equals_itself_with_other_ids_in_another_order(
     assert compared((nodes, edges), (others, moved)).same
 
 
-@settings(max_examples=60, deadline=None)
 @given(NODES, NODES)
 def test_counts_add_up_and_graphs_that_are_the_same_have_one_digest(
     one: list[tuple[set[str], dict[str, int]]], two: list[tuple[set[str], dict[str, int]]]

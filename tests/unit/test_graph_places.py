@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.services.virtual_time import VIRTUAL
 
@@ -297,7 +297,6 @@ async def play(steps: list[tuple[str, int]]) -> None:
     await again
 
 
-@settings(max_examples=200, deadline=None)
 @given(steps=STEPS)
 def test_however_queries_come_and_go_no_place_is_lost(steps: list[tuple[str, int]]) -> None:
     asyncio.run(play(steps))

@@ -191,7 +191,7 @@ NASTY = (
 
 @pytest.mark.parametrize("unit", NASTY)
 def test_no_text_takes_long_to_be_read_for_names(unit: str) -> None:
-    for text in ((unit * 200_000)[:200_000], (unit * 19_999)[:19_999] + "x"):
+    for text in ((unit * 50_000)[:50_000], (unit * 19_999)[:19_999] + "x"):
         seeds = seed(text, [{"id": n, "text": text} for n in range(20)])
         assert len(seeds.names) <= 200
         assert len(seeds.keys) <= 200
@@ -596,7 +596,7 @@ def test_kept_facts_are_the_same_as_new_ones() -> None:
         return node(handle, some(), kind=some(), description=some())
 
     kept = FactTexts()
-    for _ in range(400):
+    for _ in range(100):
         source, target = node_of(1), node_of(2)
         given = Relation(handle=1, source=source, type="OWNS", target=target, fact=some(), label=some(), hop=1)
         assert packed(given, pinned=(source,), texts=kept) == packed(given, pinned=(source,))

@@ -148,6 +148,7 @@ LETTERS = {
 }
 
 
+@pytest.mark.long(keep=("letters-letters", "one text"))
 @pytest.mark.parametrize("folder", ["letters", pytest.param("pending", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", LETTERS)
 def test_a_hostile_file_of_letters_is_refused(tmp_path: Path, name: str, folder: str) -> None:
@@ -180,6 +181,7 @@ GRAPHS = {
 }
 
 
+@pytest.mark.long(keep=("nodes", "one text"))
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_hostile_snapshot_is_refused(tmp_path: Path, name: str) -> None:
     header = {"format": 1, "app": "a", "key": "k", "events": 1, "lines": 10**12, "progress": {}, "keys": []}
@@ -214,7 +216,7 @@ PLAIN = IMPORTS | {
 }
 
 
-FEW = ("arrays", "lines of text", "one text")
+FEW = ("lines of text", "one text")
 ALL = pytest.param((*CONTENT,), marks=pytest.mark.soak)
 SOME_OR_ALL = pytest.mark.parametrize("names", [FEW, ALL], ids=["few", "all"])
 

@@ -613,7 +613,6 @@ def outcome(read: Callable[[], object]) -> str:
     return "any.json"
 
 
-@settings(max_examples=200, deadline=None)
 @given(JSON)
 def test_any_json_is_imported_or_refused_with_a_place(value: Any) -> None:
     content = json.dumps(value).encode()

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphweft_contracts.prompt_text import BRACKETS, TAGS, enclose, harmless, inside, shown
@@ -117,7 +117,6 @@ def test_no_format_shows_hidden_characters_or_template_tokens(format: Format) ->
             json.loads(text)
 
 
-@settings(deadline=None, max_examples=300)
 @given(
     text=st.lists(st.sampled_from([*'<>|/[]a\n \\"', "INST", "im_start", "data-0123456789abcdef", *HIDDEN])).map(
         "".join

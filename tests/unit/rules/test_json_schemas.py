@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
@@ -528,25 +528,21 @@ def judged_alike(kind: Kind, value: Any) -> None:
         assert not CODES & {each.code for each in found}, [str(each) for each in found]
 
 
-@settings(max_examples=300, deadline=None)
 @given(variants("rules"))
 def test_the_schema_refuses_only_rules_that_the_loader_refuses(value: Any) -> None:
     judged_alike("rules", value)
 
 
-@settings(max_examples=200, deadline=None)
 @given(variants("test"))
 def test_the_schema_refuses_only_rule_tests_that_the_reader_refuses(value: Any) -> None:
     judged_alike("test", value)
 
 
-@settings(max_examples=100, deadline=None)
 @given(variants("ontology"))
 def test_the_schema_refuses_only_ontologies_that_the_loader_refuses(value: Any) -> None:
     judged_alike("ontology", value)
 
 
-@settings(max_examples=200, deadline=None)
 @given(variants("questions"))
 def test_the_schema_refuses_only_questions_that_the_reader_refuses(value: Any) -> None:
     judged_alike("questions", value)

@@ -219,7 +219,7 @@ VALUES = [
 ]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from(FRAGMENTS), st.sampled_from(VALUES)), max_size=14))
 def test_lint_never_raises_and_its_errors_are_what_load_refuses(tmp_path: Path, lines: list[tuple[str, str]]) -> None:
     file = write(tmp_path / "graph_injection.yaml", "\n".join(key + value for key, value in lines))

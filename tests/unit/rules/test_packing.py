@@ -126,7 +126,6 @@ def everything(draw: st.DrawFn) -> list[AllRows]:
 
 
 @pytest.mark.parametrize("count", COUNTERS, ids=lambda count: count.__name__)
-@settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_no_text_and_no_rule_is_over_its_budget(count: TokenCounter, data: st.DataObject) -> None:
     given_rows = data.draw(everything())
@@ -175,7 +174,6 @@ def given_rows_without_rules(given_rows: Sequence[AllRows]) -> list[AllRows]:
 
 
 @pytest.mark.parametrize("count", [count_characters, len])
-@settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_a_budget_as_large_as_the_text_cuts_nothing(count: TokenCounter, data: st.DataObject) -> None:
     given_rows = given_rows_without_rules(data.draw(everything()))

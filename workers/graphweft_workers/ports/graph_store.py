@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
@@ -78,6 +79,16 @@ class Write:
     def batch_query_for(self, dialect: GraphDialect) -> BatchQuery | None:
         """Return how rows share a query on a kind of server; None if only the checkpoint moves."""
         return self.batch_query or (self.query.batch_query(dialect) if self.query else None)
+
+    def numbered_rows(self, columns: Sequence[str]) -> list[list[Any]]:
+        """Return each row as its number and the values of columns. Raises ``QueryFailed`` if a row lacks one."""
+        try:
+            if len(self.rows) == 1:
+                return [[0, *map(self.rows[0].__getitem__, columns)]]
+            values = [list(map(itemgetter(name), self.rows)) for name in columns]
+        except KeyError as error:
+            raise QueryFailed(f"the query has no value for its parameter {error.args[0]!r}") from error
+        return list(map(list, zip(range(len(self.rows)), *values, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from graphweft_contracts import GraphUnavailable, QueryFailed
+from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed
 
 if TYPE_CHECKING:  # a command that reads a count need not wait for the rules to load
     from graphweft_rules.cypher.batch_query import BatchQuery
@@ -41,6 +41,19 @@ class Checkpoint:
 START: Final = Checkpoint()
 PARTIAL: Final = Checkpoint(plan="loading")
 """Of a graph that holds a part only, because it is being loaded or deleted: nobody continues it."""
+
+
+def overwritten(app_id: str, partition: object) -> GraphUnavailable:
+    """Return the error for a checkpoint that a rule has overwritten."""
+    return GraphUnavailable(f"the checkpoint of partition {partition} in the graph of {app_id!r} was overwritten")
+
+
+def moved_by_another(app_id: str, partition: int) -> Fenced:
+    """Return the error for a checkpoint that is not where this worker has left it."""
+    return Fenced(
+        f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
+        retry_after_s=0.05,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,14 +98,9 @@ def dropped_of(fields: Mapping[bytes, bytes]) -> DroppedLetter | None:
 
     Raises ``InvalidEvent`` for a malformed field, which anybody may write.
     """
-    value = fields.get(DROPPED)
-    if value is None:
+    if DROPPED not in fields:
         return None
-    try:
-        read: Any = from_json(value)
-    except ValueError:
-        read = None
-    match read:
+    match _value_of(fields[DROPPED]):
         case [str() | None as app_id, str() | None as rule, str() | None as mutation, [*offsets], str() as reason] if (
             all(isinstance(each, str) for each in cast("list[object]", offsets))
         ):
@@ -116,20 +111,23 @@ def dropped_of(fields: Mapping[bytes, bytes]) -> DroppedLetter | None:
 
 def retry_of(fields: Mapping[bytes, bytes]) -> Retry | None:
     """Return the retry of an entry, or None. Raises ``InvalidEvent`` for a malformed field, which anybody may write."""
-    value = fields.get(RETRY)
-    if value is None:
+    if RETRY not in fields:
         return None
-    try:
-        read: Any = from_json(value)
-    except ValueError:
-        read = None
-    match read:
+    match _value_of(fields[RETRY]):
         case [str() as letter, str() as rule, str() as mutation, bool() as asks]:
             return Retry(letter, rule, mutation, asks)
         case [str() as letter, str() as rule, str() as mutation]:
             return Retry(letter, rule, mutation)
         case _:
             raise InvalidEvent(f"the field {RETRY.decode()!r} is reserved for retries: write events without it")
+
+
+def _value_of(text: bytes) -> Any:
+    """Return the value of a text; None if it is not JSON."""
+    try:
+        return from_json(text)
+    except ValueError:
+        return None
 
 
 def recorded_at(fields: Mapping[bytes, bytes], received: datetime) -> datetime:

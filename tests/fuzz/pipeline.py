@@ -136,7 +136,7 @@ def _planned(works: Sequence[LoggedEvent], dialect: GraphDialect) -> Counter[str
     for write in writes:
         try:
             if dialect is FALKORDB:
-                falkordb_query(_PARTITION, write).encode()
+                falkordb_query(_PARTITION, [write]).encode()
             else:
                 _packed([*map(dict[str, Any], write.rows), write.note])
         except QueryFailed:  # such a row becomes a dead letter

@@ -325,6 +325,33 @@ async def test_an_app_whose_past_is_restated_waits_for_no_lost_rule_set() -> Non
     await queues.aclose()
 
 
+class Paged(Gates):
+    """Notes how many entries a parked app may read at once."""
+
+    batch_events = 1_000
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most: list[tuple[str, int]] = []
+
+    async def reread(self, app_id: str, parking: Parking, given: CommittedPosition) -> RereadPage:
+        self.most.append((app_id, parking.most))
+        return await super().reread(app_id, parking, given)
+
+
+async def test_a_parked_app_reads_as_much_as_a_batch_while_it_is_alone() -> None:
+    writer = Paged()
+    queues = queues_of(writer)
+    queues.park("loud")
+    queues.give({}, {}, at(40), {}, frozenset({"loud"}))
+    await turns()
+    assert writer.most == [("loud", 1_000)] * 2
+    queues.give({"quiet": some(1)}, {}, at(60), {}, frozenset({"loud"}))
+    await turns()
+    assert writer.most[2:] == [("loud", 200)]
+    await queues.aclose()
+
+
 class Late(Waiting):
     """The past of its apps is restated while their events are read for the first time."""
 

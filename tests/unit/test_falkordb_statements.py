@@ -24,7 +24,7 @@ def write(text: str, rows: Sequence[dict[str, Any]]) -> Write:
 def test_a_parameter_that_no_query_uses_is_not_sent(unused: Any) -> None:
     rows = [{"k": number, "unused": unused} for number in range(2)]
     for some in (rows, rows[:1]):
-        assert "unused" not in guarded(0, write("MERGE (b:C {id: $k})", some))
+        assert "unused" not in guarded(0, [write("MERGE (b:C {id: $k})", some)])
 
 
 @pytest.mark.parametrize("key", ["", " a", "y" * 4_097])
@@ -38,4 +38,34 @@ def test_keys_of_rows_that_run_one_by_one_are_looked_at(key: str, of: dict[str, 
     query = parse(one_by_one, role="write", dialects=(FALKORDB,))
     assert query.batch_query(FALKORDB).mode == "single"
     with pytest.raises(QueryFailed, match="looks up an entity"):
-        guarded(0, write(one_by_one, [row]))
+        guarded(0, [write(one_by_one, [row])])
+
+
+LACKING = [{"k": 1, "v": 1}, {"k": 2}]
+
+
+@pytest.mark.parametrize("rows", [LACKING, LACKING[1:]])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_row_without_a_parameter_is_refused_by_its_name(rows: Sequence[dict[str, Any]], count: int) -> None:
+    writes = [write("MERGE (b:C {id: $k}) SET b.v = $v", rows)] * count
+    with pytest.raises(QueryFailed, match="no value for its parameter 'v'"):
+        guarded(0, writes)
+
+
+def test_rows_of_other_rules_have_parameters_of_their_own() -> None:
+    first, second = "MERGE (b:C {id: $k}) SET b.v = '$k', b.`$k` = $` k`", "WITH $k AS k MERGE (d:D {id: k})"
+    text = guarded(0, [write(first, [{"k": 1, " k": 2}]), write(second, [{"k": 3}])])
+    assert "MERGE (b:C {id: $__gw_0_1}) SET b.v = '$k', b.`$k` = $__gw_0_0\n} " in text
+    assert "CALL { UNWIND [0] AS __gw_one WITH $__gw_1_0 AS k MERGE (d:D {id: k})\n} " in text
+    assert "`__gw_0_0`=2 `__gw_0_1`=1 `__gw_1_0`=3 " in text
+
+
+@pytest.mark.parametrize("other", [
+    write("MERGE (d:D {id: $k})", [{"k": 1}, {"k": 2}]),
+    write("MERGE (d:D {id: $k}) RETURN d", [{"k": 1}]),
+    write("UNWIND $k AS k MERGE (d:D {id: k})", [{"k": [1]}]),
+])  # fmt: skip
+def test_writes_that_are_not_all_of_one_row_have_lists(other: Write) -> None:
+    text = guarded(0, [write("MERGE (c:C {id: $k})", [{"k": 0}]), other])
+    assert "`__gw_rows0`=[[0,0]] " in text
+    assert "CALL { UNWIND $__gw_rows1 AS __gw_row " in text

@@ -383,6 +383,20 @@ class Pages:
         return Batch(entries=self._entries[after.count :][:limit])
 
 
+async def test_the_pages_of_a_parked_app_grow_to_what_it_may_read(clock: VirtualClock) -> None:
+    log = Pages([paid(number, "app") for number in range(4_000)])
+    state: Any = SimpleNamespace(
+        log=log, rules=FixedRules(RuleSet({})), clock=clock, costs=AppCosts(clock), timing=TIMING, obstacle=no_obstacle
+    )
+    writer = AppWriter(state, 0, NOTHING)
+    parking = Parking(position=CommittedPosition(), recent=RecentEvents())
+    given = CommittedPosition(offset="3999-0", count=4_000)
+    for most in (1_000, 1_000, 1_000, 1_000, 200, 200):
+        parking.most = most
+        parking.position = (await writer.parked.reread("app", parking, given)).end
+    assert log.limits == [200, 400, 800, 1_000, 200, 200]
+
+
 async def test_a_parked_app_goes_on_behind_the_event_with_which_a_page_ended(
     tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

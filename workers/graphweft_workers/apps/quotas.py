@@ -11,7 +11,6 @@ PROPERTY_NAMES: Final = 10_000
 
 type QuotaName = Literal["events_per_s", "bytes_per_s", "stored_bytes", "dead_letters", "graph_bytes", "property_names"]
 QUOTAS: Final[tuple[QuotaName, ...]] = get_args(QuotaName.__value__)
-RATES: Final[frozenset[QuotaName]] = frozenset({"events_per_s", "bytes_per_s"})
 
 
 class Quotas(BaseModel):

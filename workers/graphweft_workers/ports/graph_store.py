@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from graphweft_contracts import GraphUnavailable, QueryFailed
+from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed
 
 if TYPE_CHECKING:  # a command that reads a count need not wait for the rules to load
     from graphweft_rules.cypher.batch_query import BatchQuery
@@ -40,6 +41,19 @@ class Checkpoint:
 START: Final = Checkpoint()
 PARTIAL: Final = Checkpoint(plan="loading")
 """Of a graph that holds a part only, because it is being loaded or deleted: nobody continues it."""
+
+
+def overwritten(app_id: str, partition: object) -> GraphUnavailable:
+    """Return the error for a checkpoint that a rule has overwritten."""
+    return GraphUnavailable(f"the checkpoint of partition {partition} in the graph of {app_id!r} was overwritten")
+
+
+def moved_by_another(app_id: str, partition: int) -> Fenced:
+    """Return the error for a checkpoint that is not where this worker has left it."""
+    return Fenced(
+        f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
+        retry_after_s=0.05,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +92,16 @@ class Write:
     def batch_query_for(self, dialect: GraphDialect) -> BatchQuery | None:
         """Return how rows share a query on a kind of server; None if only the checkpoint moves."""
         return self.batch_query or (self.query.batch_query(dialect) if self.query else None)
+
+    def numbered_rows(self, columns: Sequence[str]) -> list[list[Any]]:
+        """Return each row as its number and the values of columns. Raises ``QueryFailed`` if a row lacks one."""
+        try:
+            if len(self.rows) == 1:
+                return [[0, *map(self.rows[0].__getitem__, columns)]]
+            values = [list(map(itemgetter(name), self.rows)) for name in columns]
+        except KeyError as error:
+            raise QueryFailed(f"the query has no value for its parameter {error.args[0]!r}") from error
+        return list(map(list, zip(range(len(self.rows)), *values, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,7 +72,6 @@ def _differ(labels: frozenset[str], others: frozenset[str], shared: frozenset[st
 class ClauseEffect:
     """The reads and writes of one clause."""
 
-    merges: bool = False
     on_create: bool = False
     node_reads: list[NodePatternKey] = field(default_factory=list[NodePatternKey])
     node_writes: list[NodePatternKey] = field(default_factory=list[NodePatternKey])

@@ -161,7 +161,7 @@ class BatchText:
         return frozenset(names - {""})
 
     def _pattern(self, part: PatternPart, position: int) -> int:
-        effect = ClauseEffect(merges=part.keyword == "MERGE")
+        effect = ClauseEffect()
         self.effects.append(effect)
         names: set[str] = set()
         for path in part.paths:

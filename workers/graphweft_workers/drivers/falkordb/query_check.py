@@ -20,7 +20,7 @@ from graphweft_workers.drivers.falkordb.errors import (
     translate,
     unchecked,
 )
-from graphweft_workers.drivers.falkordb.statements import in_guard, uses
+from graphweft_workers.drivers.falkordb.statements import uses, with_rows, with_rule
 from graphweft_workers.ports.graph_store import Refusal
 
 _CHECKS: Final = 5
@@ -29,10 +29,10 @@ _CHECKS: Final = 5
 
 async def check_query(client: Any, query: Cypher, batch_query: BatchQuery | None) -> Refusal | None:
     """See ``GraphStore.check_query``."""
-    single = query.statement if batch_query is None else in_guard(query, None)
+    single = query.statement if batch_query is None else with_rule(query)
     texts = [single] if batch_query is None or not batch_query.always else []
     if batch_query is not None and batch_query.mode != "single":
-        texts.append(in_guard(query, batch_query))
+        texts.append(with_rows((batch_query.statement,)))
     refusals = [await _refused(client, text) for text in texts]
     if (said := refusals[0]) is None:
         if (said := next(filter(None, refusals), None)) is None or OF_VALUES.match(said):

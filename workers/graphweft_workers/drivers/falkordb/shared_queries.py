@@ -4,6 +4,8 @@
     CALL { UNWIND $__gw_rows0 AS row … } CALL { UNWIND $__gw_rows1 AS row … } …
     SET __gw.pos = …
 
+If each write has one row, the subqueries are the rules' own texts, whose parameters have names of their own.
+
 The server ends one subquery before it begins the next, so each sees what those before it wrote. A query waits a quarter
 of a millisecond for the server's threads, which is longer than a few rows take. If a shared query is refused, the store
 sends its writes apart, which shows the one at fault.
@@ -22,7 +24,7 @@ from typing import Final
 from graphweft_contracts import QueryFailed
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
-from graphweft_workers.drivers.falkordb.statements import guarded, guarded_together, spares_checkpoints
+from graphweft_workers.drivers.falkordb.statements import are_single, guarded, spares_checkpoints
 from graphweft_workers.ports.graph_store import Write
 
 SHARED_MS: Final = 250
@@ -71,7 +73,7 @@ class SharedQueries:
                 yield WriteQuery(first=first, end=end, text=text)
             else:
                 for number in range(first, end):
-                    yield WriteQuery(first=number, end=number + 1, text=guarded(partition, writes[number]))
+                    yield WriteQuery(first=number, end=number + 1, text=guarded(partition, writes[number : number + 1]))
             first = end
 
     def keep_apart(self, writes: Sequence[Write]) -> None:
@@ -87,7 +89,7 @@ class SharedQueries:
         if apart:
             return None
         try:
-            return guarded_together(partition, writes)
+            return guarded(partition, writes)
         except QueryFailed:  # apart, those before the one at fault take effect
             return None
 
@@ -114,4 +116,8 @@ def _may_share(write: Write) -> bool:
 
 
 def _sequence(writes: Sequence[Write]) -> tuple[str, ...]:
-    return tuple(form.statement if (form := write.batch_query_for(FALKORDB)) else "" for write in writes)
+    """Return what the text of a shared query is made of."""
+    forms = [write.batch_query_for(FALKORDB) for write in writes]
+    if are_single(writes):
+        return tuple(write.query.statement for write in writes if write.query)
+    return tuple(form.statement for form in forms if form)

@@ -34,7 +34,7 @@ from redis.exceptions import RedisError, ResponseError
 from graphweft.transports.redis.connection import Command, Together, connect
 from graphweft.transports.redis.lines import Lines
 from graphweft.transports.redis.url import NO_CLUSTER
-from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
+from graphweft_contracts import GraphUnavailable, QueryFailed, channels
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules.cypher.batch_query import BatchQuery
@@ -81,6 +81,8 @@ from graphweft_workers.ports.graph_store import (
     WholeGraphs,
     Write,
     WriteResult,
+    moved_by_another,
+    overwritten,
 )
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.text.long_values import are_long
@@ -287,9 +289,7 @@ class FalkorDBStore:
             raise of_graph(error) from error
         checkpoint = checkpoint_of(result.result_set)
         if checkpoint is None:
-            raise GraphUnavailable(
-                f"the checkpoint of partition {partition} in the graph of {app_id!r} was overwritten"
-            )
+            raise overwritten(app_id, partition)
         if result.nodes_created:
             self._named.pop(app_id, None)  # the graph may be new
         note = self._notes[app_id, partition] = str(result.result_set[0][3] or "")
@@ -385,9 +385,7 @@ class FalkorDBStore:
         for partition, *row in reply[1]:
             checkpoint = checkpoint_of([row])
             if checkpoint is None or not isinstance(partition, int):
-                raise GraphUnavailable(
-                    f"the checkpoint of partition {partition} in the graph of {app_id!r} was overwritten"
-                )
+                raise overwritten(app_id, partition)
             checkpoints[partition] = checkpoint
         return checkpoints
 
@@ -552,10 +550,7 @@ class FalkorDBStore:
                 await self._restore(app_id, partition, writes[: done[-1]])
                 return WriteResult(count=done[-1], held_s=held_s)
             if checkpoint != (writes[count - 1].after if count else writes[0].before):
-                raise Fenced(
-                    f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
-                    retry_after_s=0.05,
-                )
+                raise moved_by_another(app_id, partition)
         if failed is None or reason is None:
             return self._applied(app_id, partition, writes[:count], unsendable, held_s=held_s)
         if not failed[0].shared:

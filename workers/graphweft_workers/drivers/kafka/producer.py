@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
@@ -54,7 +54,7 @@ async def stop_producer(producer: Any) -> None:
 
 
 class RecordWriter:
-    """Writes one record at a time to partition 0 of a topic; it connects at its first use, and again after an error."""
+    """Writes records to partition 0 of a topic; it connects at its first use, and again after an error."""
 
     def __init__(self, servers: Servers, topic: str, failure: str) -> None:
         """``failure`` says what was not done, for the error."""
@@ -64,14 +64,17 @@ class RecordWriter:
         self._producer: Any = None
         self._sending = asyncio.Lock()
 
-    async def write(self, key: bytes, value: bytes | None) -> None:
-        """Write a record and wait until the broker has it. Raises ``BusUnavailable``."""
+    async def write(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Write keys with their values and wait until the broker has them. Raises ``BusUnavailable``."""
         async with self._sending:
             with bus_errors(self._failure):
                 if self._producer is None:
                     self._producer = await started_producer(self._servers)
                 try:
-                    await self._producer.send_and_wait(self._topic, value, key=key, partition=0)
+                    sent = [
+                        await self._producer.send(self._topic, value, key=key, partition=0) for key, value in records
+                    ]
+                    await asyncio.gather(*sent)
                 except BaseException:
                     await self.aclose()
                     raise

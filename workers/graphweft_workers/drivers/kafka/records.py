@@ -44,7 +44,7 @@ class KafkaRecords:
     async def put(self, key: str, record: bytes | None) -> None:
         """See ``RecordLog.put``."""
         await self._ready()
-        await self._writer.write(key.encode(), record)
+        await self._writer.write([(key.encode(), record)])
 
     async def after(self, mark: int | None) -> Records:
         """See ``RecordLog.after``. The mark is the offset after the last record."""

@@ -116,7 +116,7 @@ def runs(part: Part) -> list[list[list[list[Any]]]]:
             number = numbers[batch_query.statement]
             if number < last:
                 runs.append([[] for _ in numbers])
-            runs[-1][number] += _rows(batch_query, write)
+            runs[-1][number] += write.numbered_rows(batch_query.columns)
             last = number
     return runs
 
@@ -196,10 +196,6 @@ def in_text(text: str, line: int, column: int) -> tuple[int, int]:
     """Return the server's place with the column in characters: the server counts UTF-16 units."""
     before = text.split("\n")[line - 1].encode("utf-16-le")[: 2 * (column - 1)].decode("utf-16-le", errors="ignore")
     return line, len(before) + 1
-
-
-def _rows(batch_query: BatchQuery, write: Write) -> list[list[Any]]:
-    return [[number, *map(row.__getitem__, batch_query.columns)] for number, row in enumerate(write.rows)]
 
 
 def properties(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -29,7 +29,7 @@ import neo4j
 from neo4j import AsyncTransaction
 from neo4j.exceptions import Neo4jError
 
-from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed
+from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules.cypher.batch_query import BatchQuery
 from graphweft_rules.cypher.indexes import SearchIndex
@@ -78,6 +78,8 @@ from graphweft_workers.ports.graph_store import (
     WholeGraphs,
     Write,
     WriteResult,
+    moved_by_another,
+    overwritten,
 )
 from graphweft_workers.support.lazy_logger import get_logger
 
@@ -227,9 +229,7 @@ class Neo4jStore:
                 rows = await run(session, query, {"__gw_partition": partition})
         found = progress_of(rows)
         if found is None:
-            raise GraphUnavailable(
-                f"the checkpoint of partition {partition} in the graph of {app_id!r} was overwritten"
-            )
+            raise overwritten(app_id, partition)
         return found
 
     async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
@@ -308,7 +308,7 @@ class Neo4jStore:
                 case [int(partition), str(offset), str(plan), int(done)]:
                     checkpoints[partition] = Checkpoint(offset=offset, plan=plan, done=done)
                 case _:
-                    raise GraphUnavailable(f"a checkpoint in the graph of {app_id!r} was overwritten")
+                    raise overwritten(app_id, row[0])
         return checkpoints
 
     async def aclose(self) -> None:
@@ -441,7 +441,7 @@ class Neo4jStore:
             query = timed(text, self._write_timeout_s)
             done = await (await send(session, query, {VALUES: values})).values()
         if not done:
-            raise _fenced(app_id, partition)
+            raise moved_by_another(app_id, partition)
 
     async def _transact(self, graph: Database, app_id: str, partition: int, parts: Sequence[Part]) -> None:
         """Run the parts in a transaction. Raises ``_Refused`` if one fails; then nothing took effect."""
@@ -500,7 +500,7 @@ class Neo4jStore:
                 raise
             raise GraphUnavailable("another writer holds the graph's lock", retry_after_s=0.25) from error
         if found is None or found.checkpoint != before:
-            raise _fenced(app_id, partition)
+            raise moved_by_another(app_id, partition)
         return found.note
 
 
@@ -514,10 +514,3 @@ async def _write(transaction: AsyncTransaction, part: Part) -> None:
         if write.query is not None:
             for row in write.rows:
                 await (await send(transaction, with_plain_vectors(write.query.statement), row)).consume()
-
-
-def _fenced(app_id: str, partition: int) -> Fenced:
-    return Fenced(
-        f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
-        retry_after_s=0.05,
-    )

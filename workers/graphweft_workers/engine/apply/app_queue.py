@@ -36,6 +36,7 @@ from graphweft_workers.ports.offsets import is_after, later
 from graphweft_workers.support.timing import QueueTiming
 
 REREAD_EVENTS: Final = 200
+"""Entries that a parked app reads at once at most, unless it is alone: more would let it hold the server for longer."""
 _DEAR: Final = "dear_events"
 
 
@@ -89,6 +90,8 @@ class Parking:
     """Its recent events at ``position``; None before the first page that needs them."""
     page: int = REREAD_EVENTS
     """Entries to read at once, by their size."""
+    most: int = REREAD_EVENTS
+    """Entries to read at once at most."""
     end: CommittedPosition | None = None
     """The end of the page in hand; None if the events in hand were there before the app was parked."""
 

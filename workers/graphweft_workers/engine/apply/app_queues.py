@@ -17,7 +17,7 @@ from typing import Final
 
 from graphweft_contracts import GraphUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.engine.apply.app_queue import AppQueue, QueuedBatch, State, size_of
+from graphweft_workers.engine.apply.app_queue import REREAD_EVENTS, AppQueue, QueuedBatch, State, size_of
 from graphweft_workers.engine.apply.app_troubles import TROUBLES, AppTroubles, QueueWriter
 from graphweft_workers.engine.apply.applied_metrics import count_applied
 from graphweft_workers.engine.failures.skips import Skips
@@ -323,6 +323,9 @@ class AppQueues:
         if queue.parking is None:
             queue.take()
         else:
+            # Alone it may read as many as a batch has: it was parked to let others pass, and there are none.
+            alone = len(self._busy) == 1
+            queue.parking.most = max(REREAD_EVENTS, self._writer.state.batch_events) if alone else REREAD_EVENTS
             queue.take_page(await self._writer.parked.reread(queue.app_id, queue.parking, self._given_to(queue)))
 
     async def _apply(self, queue: AppQueue) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from graphweft_contracts import QueryFailed
-from graphweft_workers.engine.apply.app_queue import REREAD_EVENTS, Parking, QueuedBatch, RereadPage, size_of
+from graphweft_workers.engine.apply.app_queue import Parking, QueuedBatch, RereadPage, size_of
 from graphweft_workers.engine.apply.half_done import HalfDonePlans
 from graphweft_workers.engine.apply.older_graph import OlderGraphs
 from graphweft_workers.engine.apply.worker_state import WorkerState
@@ -54,7 +54,7 @@ class ParkedApps:
         if parking.recent is None:
             with contextlib.suppress(QueryFailed):  # the app has no graph: ``apply`` refuses its events
                 await self._half_done.check_rules(app_id, await self._state.graph.progress(app_id, self._number))
-        batch = await log.read(self._number, position, limit=parking.page)
+        batch = await log.read(self._number, position, limit=min(parking.page, parking.most))
         entries = [entry for entry in batch.entries if not is_after(entry.offset, given.offset)]
         entries = _bounded(parking, entries)
         if batch.lost:
@@ -152,5 +152,5 @@ def _bounded(parking: Parking, entries: list[Entry]) -> list[Entry]:
         if size > _REREAD_BYTES:
             parking.page = max(1, number)
             return entries[: max(1, number)]
-    parking.page = min(REREAD_EVENTS, 2 * parking.page)
+    parking.page = min(parking.most, 2 * parking.page)
     return entries

@@ -105,6 +105,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.integration
 @pytest.mark.slow
+@pytest.mark.long
 class TestReport:
     """One run on conversations of our own: two, of 60 turns and 22 questions each."""
 

@@ -126,6 +126,7 @@ async def test_a_trace_leads_through_kafka_and_neo4j_too(
     )  # fmt: skip
 
 
+@pytest.mark.long
 async def test_a_trace_leads_through_the_gateway_whether_it_makes_spans_or_not(
     tmp_path: Path, url: str, collector: TraceCollector
 ) -> None:

@@ -128,7 +128,7 @@ FAULTS: dict[str, Callable[[Responder], None]] = {
 }
 
 
-@pytest.mark.long("stopped", "crashed and restarted")
+@pytest.mark.long(keep=("killed",))
 @pytest.mark.parametrize("fault", list(FAULTS))
 async def test_the_other_responder_answers_within_the_budget(stage: Stage, fault: str) -> None:
     asking = asyncio.create_task(stage.ask_all())

@@ -387,7 +387,7 @@ async def test_nothing_of_a_restored_app_is_erased_while_its_history_is_away(app
     assert await everywhere(app, "new-words-of-ada") == []
 
 
-@pytest.mark.long("unsigned")
+@pytest.mark.long
 @keys_or_none
 async def test_a_restored_app_is_swapped_and_asked_as_of_a_time(app: Archived) -> None:
     await app.push("first")

@@ -141,6 +141,7 @@ async def test_every_value_survives(server: Server) -> None:
         assert kinds == await _read(server.store, "MATCH (n:A) UNWIND keys(n) AS k RETURN k, typeOf(n[k]) ORDER BY k")
 
 
+@pytest.mark.long
 @pytest.mark.soak("neo4j")
 async def test_a_graph_of_many_pages_survives(server: Server) -> None:
     dice = random.Random(5)

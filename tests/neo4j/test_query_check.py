@@ -452,6 +452,7 @@ async def command(*arguments: str, **environment: str) -> tuple[int, str, str]:
     return process.returncode or 0, out.decode(), err.decode()
 
 
+@pytest.mark.long("injection")
 @pytest.mark.parametrize("role", ["mutation", "injection"])
 async def test_the_process_of_a_role_ends_with_the_findings(url: str, tmp_path: Path, role: str) -> None:
     file = rules_of(tmp_path, mutation=WRONG, injection=WRONG_READ)

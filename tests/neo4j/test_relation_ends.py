@@ -79,6 +79,8 @@ def told(stories: Sequence[Story], rng: random.Random | None = None) -> list[Eve
     return events
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.long("neo4j")
 @pytest.mark.soak("252")
 @pytest.mark.parametrize("each", [1, 9], ids=["28 stories", "252 stories"])
 async def test_what_holds_by_planted_stories_whatever_their_order(url: str, store: GraphStore, each: int) -> None:

@@ -487,5 +487,6 @@ async def test_a_write_that_arrives_late_changes_nothing_on_falkordb(url: str, f
     await check_takeovers(falkordb, url, tmp_path)
 
 
+@pytest.mark.long
 async def test_a_write_that_arrives_late_changes_nothing_on_neo4j(url: str, neo4j: Run, tmp_path: Path) -> None:
     await check_takeovers(neo4j, url, tmp_path)

@@ -238,6 +238,7 @@ async def test_a_write_is_refused_and_the_graph_is_deleted(app: PastApp) -> None
     assert await app.graphs() == graphs
 
 
+@pytest.mark.long
 async def test_context_has_the_rules_the_clock_and_the_facts_of_then(
     app: PastApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:

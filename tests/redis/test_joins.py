@@ -263,6 +263,7 @@ def has_come(process: asyncio.subprocess.Process, records: Path, turn: int) -> b
     return joined >= min(turn, 2) or process.returncode is not None
 
 
+@pytest.mark.long
 async def test_a_bus_that_was_emptied_goes_on(case: Case, scratch: FalkorDBStore) -> None:
     await case.emit(20)
     await case.until_whole()

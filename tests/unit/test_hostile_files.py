@@ -222,7 +222,7 @@ SOME_OR_ALL = pytest.mark.parametrize("names", [FEW, ALL], ids=["few", "all"])
 
 
 @pytest.mark.long("openai-chat")
-@SOME_OR_ALL
+@pytest.mark.parametrize("names", [("one text",), ALL], ids=["few", "all"])
 @pytest.mark.parametrize(
     ("command", "ending"),
     [

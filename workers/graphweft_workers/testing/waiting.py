@@ -13,6 +13,8 @@ from graphweft_contracts.clock import SYSTEM_CLOCK
 LIMIT_S: Final = 120.0
 """How long what is looked at may stay the same without being what is waited for."""
 _POLL_S: Final = 0.02
+"""The pause between the first looks; later ones take a tenth of the wait so far, since each look costs what it asks."""
+_MOST_POLL_S: Final = 0.2
 _SHOWN: Final = 2_000
 
 
@@ -30,14 +32,16 @@ class _Patience:
         self._why = why or getattr(look, "__qualname__", repr(look))
         self._seen: object = self
         self._since = 0.0
+        self._began = SYSTEM_CLOCK.monotonic()
 
-    def check(self, seen: object) -> None:
-        """Raise when it has seen the same for too long."""
+    def check(self, seen: object) -> float:
+        """Return the pause before the next look. Raises when it has seen the same for too long."""
         now = SYSTEM_CLOCK.monotonic()
         if self._seen is self or seen != self._seen:
             self._seen, self._since = seen, now
         elif now - self._since > LIMIT_S:
             raise NotReached(self._why, seen)
+        return min(_MOST_POLL_S, max(_POLL_S, (now - self._began) / 10))
 
 
 @overload
@@ -75,8 +79,7 @@ async def until[Seen](
         if fits(seen):
             return seen
         assert beside is None or not beside.done(), beside
-        patience.check(seen)
-        await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(patience.check(seen))
 
 
 async def until_answered[Answer](
@@ -103,8 +106,7 @@ def until_sync[Seen](look: Callable[[], Seen], fits: Callable[[Seen], Any] = boo
     """Look like ``until`` where no event loop runs, or none needs to go on meanwhile."""
     patience = _Patience(why, look)
     while not fits(seen := look()):
-        patience.check(seen)
-        time.sleep(_POLL_S)
+        time.sleep(patience.check(seen))
     return seen
 
 

@@ -26,7 +26,7 @@ from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 
 pytestmark = [pytest.mark.timeout(7_200)]
 
-_CASES: Final = int(os.environ.get("GRAPHWEFT_FUZZ_CASES", "200"))
+_CASES: Final = int(os.environ.get("GRAPHWEFT_FUZZ_CASES", "600"))
 _SEED: Final = int(os.environ.get("GRAPHWEFT_FUZZ_SEED", "1"))
 _ANSWER_S: Final = 30.0
 """A query that takes longer holds a thread of the server for longer than any time limit."""

@@ -156,7 +156,9 @@ def test_no_text_and_no_rule_is_over_its_budget(count: TokenCounter, data: st.Da
             assert block.value == [whole.value[place] for place in kept]
             assert kept == tuple(sorted(set(kept)))
         elif not block.cut:
-            assert block.value == whole.value
+            # Memories lose the headings of their days before any of them is left out.
+            bare = "\n".join(line for line in str(whole.value).splitlines() if line.startswith("- "))
+            assert block.value == whole.value or (block.format, block.value) == ("memory", bare)
     assert all(uncut[gone.name].rows and gone.reason == "token_budget" for gone in packed.missing)
 
 

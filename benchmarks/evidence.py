@@ -17,6 +17,7 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import numpy as np
 import typer
 
 from graphweft_rules import AllRows, BoundQuery
@@ -173,15 +174,13 @@ def _shown(case: _Case, order: Sequence[str], tokens: int) -> Sequence[str]:
 
 def _learned(cases: Sequence[_Case]) -> dict[str, float]:
     """Return weights under which the evidence of categories 1 to 4 has most of the softmax of its question."""
-    import numpy as np
-
     names = list(WEIGHTS)
     lists: list[tuple[Any, Any]] = []
     for case in cases:
         wanted = np.array([key in case.question.evidence for key in case.keys], dtype=float)
         if case.question.category == 5 or not wanted.any():
             continue
-        columns = [case.signals.values.get(name) or [0.0] * len(case.keys) for name in names]
+        columns = [case.signals.values.get(name, np.zeros(len(case.keys))) for name in names]
         lists.append((np.array(columns).T, wanted / wanted.sum()))
     start = np.array([WEIGHTS[name] for name in names])
     weights, scale = start.copy(), 8.0

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from typing import Any, Final
 
+import numpy as np
 import pytest
 
 from graphweft_workers.retrieval.periods import Period
 from graphweft_workers.retrieval.questions import read_question
 from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex, Unfit
 from graphweft_workers.retrieval.scope_ranking import FITTING, WEIGHTS, rank
-from graphweft_workers.retrieval.signals import MOST_CANDIDATES, KindIndex, Near, find_signals
+from graphweft_workers.retrieval.signals import MOST_CANDIDATES, MOST_POSTINGS, KindIndex, Near, find_signals
 from graphweft_workers.text.terms import terms
 
 TODAY: Final = date(2026, 11, 28)  # a Saturday
@@ -44,7 +45,7 @@ def values(question: str, *nodes: IndexedNode, near: dict[int, float] | None = N
     asked = read_question(question, today=TODAY)
     found = find_signals(asked, [KindIndex(of=0, index=index)], Near(cosines=cosines, parts=frozenset({0})), WEIGHTS)
     places = [int(index.keys[number]) for _, number in found.candidates]
-    return {name: dict(zip(places, each, strict=True)) for name, each in found.values.items() if each}
+    return {name: dict(zip(places, each.tolist(), strict=True)) for name, each in found.values.items()}
 
 
 def order(question: str, *nodes: IndexedNode, near: dict[int, float] | None = None) -> list[int]:
@@ -350,6 +351,36 @@ def test_a_question_has_a_bounded_number_of_days() -> None:
     """Each is compared with every day of a scope."""
     days = " and ".join(f"{day} {month}" for month in ("may", "june", "july") for day in range(1, 31))
     assert len(read_question(f"What was on {days}?", today=TODAY).periods) == 12
+
+
+def crowd(lamps: int, *kept: IndexedNode) -> ScopeIndex:
+    """Thousands of turns with common words, behind some others."""
+    words = ["lamp"] * lamps + ["house"] * (MOST_POSTINGS + 200)
+    return index_of([*kept, *(turn(place, word, thread=f"t{place}") for place, word in enumerate(words, 100))])
+
+
+def test_many_memories_leave_room_to_facts() -> None:
+    facts = index_of([turn(1, "zebra house", thread="a"), turn(2, "zebra", thread="b")])
+    asked = read_question("lamp house zebra", today=TODAY)
+    parts = [KindIndex(of=place, index=index) for place, index in enumerate((crowd(MOST_POSTINGS + 100), facts))]
+    found = find_signals(asked, parts, Near(), WEIGHTS)
+    covered = dict(zip(found.candidates, found.values["covered"], strict=True))
+    assert covered[1, 0] > covered[1, 1]
+
+
+def test_a_pair_counts_however_common_its_words_are() -> None:
+    index = crowd(MOST_POSTINGS - 10, turn(1, "lamp house", thread="a"), turn(2, "lamp or a house", thread="b"))
+    near = Near(cosines={(0, 0): 0.9, (0, 1): 0.9}, parts=frozenset({0}))
+    found = find_signals(read_question("lamp house", today=TODAY), [KindIndex(of=0, index=index)], near, WEIGHTS)
+    pairs = dict(zip(found.candidates, found.values["pairs"], strict=True))
+    assert pairs[0, 0] == 1.0
+
+
+def test_a_turn_that_is_not_valid_is_no_hit_by_its_question() -> None:
+    index = index_of([turn(1, "Where is the kayak, the red one?", role="assistant"), turn(2, "In Oslo.")])
+    asked = read_question("Where is the red kayak?", today=TODAY)
+    for valid, count in (None, 2), (np.array([True, False]), 1):
+        assert len(rank(asked, [KindIndex(of=0, index=index, valid=valid)], Near())) == count
 
 
 def test_an_index_to_which_nodes_were_added_ranks_like_a_new_one() -> None:

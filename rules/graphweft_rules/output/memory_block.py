@@ -30,8 +30,9 @@ _DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturda
 _LONGEST_NAME: Final = 60
 _EMPTY: Final = 0.0
 """The score of a turn that tells nothing: a question, or an answer that only says that something is unknown."""
-_PASSED: Final = ((14, 1, "day"), (60, 7, "week"), (730, 30, "month"))
-"""Days up to which a time is counted in a unit, and the days of the unit; beyond, years count."""
+_PASSED: Final = ((14, 1, "day"), (60, 7, "week"))
+"""Days up to which a time is counted in a unit, and the days of the unit. Of a day that is further away the date says
+enough beside today's, and each heading would take the tokens of a few words from the turns."""
 NOTHING_CLOSE: Final = "None of this is close to the words of the question."
 _LINE: Final = 4
 """Characters of a line beside its text: a dash, blanks and a line break."""
@@ -104,8 +105,8 @@ def memory_text(
 ) -> str:
     """Return the rows, which are in the order of their rank, as the lines of a block; empty without one that shows.
 
-    ``today`` says how long ago a day was; without it the text says nothing of that. If no score reaches ``floor``, the
-    block says that none is close. With ``bare``, there is no heading and no day.
+    ``today`` says how long ago a day of the last weeks was; without it the text says nothing of that. If no score
+    reaches ``floor``, the block says that none is close. With ``bare``, there is no heading and no day.
     """
     rows = [row for row in rows if row.text]
     known = [row for row in rows if row.kind in _KNOWN]
@@ -181,7 +182,8 @@ def _day_heading(day: str, today: date | None) -> str:
         at = date.fromisoformat(day)
     except ValueError:
         return "Without a date"
-    return _named(at) if today is None else f"{_named(at)}, {_passed((today - at).days)}"
+    passed = "" if today is None else _passed((today - at).days)
+    return f"{_named(at)}, {passed}" if passed else _named(at)
 
 
 def _named(day: date) -> str:
@@ -189,10 +191,13 @@ def _named(day: date) -> str:
 
 
 def _passed(days: int) -> str:
+    """Return how long ago a day was; empty for one that is far away."""
     if days in _NEAR:
         return _NEAR[days]
     size = abs(days)
-    count, unit = next(((size // each, unit) for most, each, unit in _PASSED if size < most), (size // 365, "year"))
+    count, unit = next(((size // each, unit) for most, each, unit in _PASSED if size < most), (0, ""))
+    if not count:
+        return ""
     text = f"{count} {unit}{'s' if count > 1 else ''}"
     return f"{text} ago" if days > 0 else f"in {text}"
 

@@ -3,13 +3,12 @@
 It counts the same as the server: see ``fulltext`` for words. For vectors it names the nodes that may be among the
 nearest; the server compares these, so scores are the server's.
 
-Vectors have no library to multiply them: each component of all vectors is one large integer, a lane of 32 bits for each
-vector. An integer times a small number, and a sum of integers, run in C at 1 ns for each vector.
+Columns grow as arrays of the standard library. A search copies what it needs of them into numpy's: a view would forbid
+an array to grow.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 import sys
 from array import array
@@ -21,6 +20,9 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from graphweft_workers.retrieval.continued_turns import corrects, is_bare_answer
 from graphweft_workers.retrieval.empty_turns import tells_nothing
 from graphweft_workers.retrieval.questions import has_number, has_time, tells_words
@@ -28,12 +30,18 @@ from graphweft_workers.retrieval.ranking import K1, B, Candidate, idf
 from graphweft_workers.retrieval.selection import select
 from graphweft_workers.text.terms import terms as terms_of
 
-LANE_BYTES: Final = 4
-_HALF: Final = 2**13 - 1
-"""Components of unit vectors are whole numbers of 1 / _HALF: 14 bits with their sign."""
-_ROOM: Final = 2**32 // (2 * _HALF + 1)
-"""What the whole numbers of a question's vector may sum up to, so that no lane overflows."""
+type Numbers = NDArray[np.int64]
+"""Of nodes, terms or sessions; or counts."""
+type Floats = NDArray[np.float64]
+type Mask = NDArray[np.bool_]
+
+ITEM_BYTES: Final = 4
+"""Of a number in a column, and of a component of a vector."""
 _LEAST_SIZE: Final = 1e-12
+_ROUNDING: Final = 2.0**-23
+"""Part of a 32-bit number by which its rounding changes it at most, twice over."""
+_TINY: Final = 2.0**-149
+"""The least 32-bit number above 0."""
 _SLACK: Final = 5e-5
 """Cosines that differ by less may be equal for a server: it rounds scores to five decimals and computes in 32 bits."""
 _NEARLY: Final = 1e-9
@@ -41,17 +49,20 @@ _NEARLY: Final = 1e-9
 _INDEX_BYTES: Final = 4_000
 """Of an index without nodes: there may be one for any scope that a request names."""
 _VECTORS_BYTES: Final = 1_000
-_COLUMN_BYTES: Final = 128
-"""Of a component of all vectors, without its lanes."""
+_FREED_BYTES: Final = 4_000
+"""Beside vectors, what numpy keeps of freed arrays for its next ones."""
 _PAIR_BYTES: Final = sys.getsizeof((None, None))
 _NUMBER_BYTES: Final = sys.getsizeof(2**20)
-_TERM_BYTES: Final = _PAIR_BYTES + 2 * (sys.getsizeof(array("I")) + 7 * LANE_BYTES)
+_TERM_BYTES: Final = _PAIR_BYTES + 2 * (sys.getsizeof(array("I")) + 7 * ITEM_BYTES)
 """Of the two lists of a term: an array has room for up to 7 more items, and for a sixteenth more."""
-_POSTING_BYTES: Final = 2 * LANE_BYTES + 1
-_ALWAYS: Final = (None, None)
+_POSTING_BYTES: Final = 2 * ITEM_BYTES + 1
+_NO_POSTINGS: Final = (array("I"), array("I"))
 _GAP: Final = timedelta(hours=1)
 """Turns of a thread that are further apart belong to different sessions."""
-_TIME, _NUMBER, EMPTY, ASKS, _SHORT, _USERS, CORRECTS, ANSWERS = 1, 2, 4, 8, 16, 32, 64, 128
+TIME, NUMBER, EMPTY, ASKS, SHORT, USERS, OF_LAST, OF_OWN = 1, 2, 4, 8, 16, 32, 64, 128
+"""What is known of a node: it names a time or a number; it is a turn that tells nothing; it ends with a question; it is
+a turn of few words; it is the user's, or known beside turns; it is about the turn before, a question that it answers or
+what it corrects or completes; it is about the own turn before that one, too."""
 _FEW: Final = 4
 """Terms of a short turn, without stop words."""
 
@@ -87,105 +98,75 @@ class TermMatches:
     total: int
     length: int
     holding: Mapping[str, int]
-    postings: Sequence[tuple[str, Sequence[int], Sequence[int]]]
+    postings: Sequence[tuple[str, Numbers, Numbers]]
     """Term, numbers of the nodes that hold it, and how often each does."""
-    allowed: frozenset[int] | None
-    """The numbers of the candidates; None: all nodes that hold a term."""
+    allowed: Mask | None
+    """The candidates, by number; None: all nodes that hold a term."""
 
 
 class Vectors:
-    """Unit vectors of one length, to which more are added until ``close``."""
+    """Unit vectors of one length, with room for ``most`` of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         self.numbers = array("I")
         """The node of each vector."""
         self.dimensions = 0
         self.later: list[int] = []
         """Nodes that got a vector later: a few, which a server always compares."""
-        self.error = 0.0
-        """How far a vector may be from its whole numbers."""
+        self._most = most
+        self._rows: NDArray[np.float32] = np.empty((0, 0), dtype=np.float32)
         self._usual = True
         """Whether the squares of all sizes are numbers of 32 bits."""
-        self._parts: list[bytearray] = []
-        self._columns: list[int] = []
 
     def add(self, vectors: Sequence[tuple[int, Sequence[float]]]) -> None:
         """Add the vectors of nodes; a zero vector is left out. Raises ``Unfit`` if lengths differ or one is tiny."""
-        rows: list[list[int]] = []
         for number, vector in vectors:
             size = math.hypot(*vector)
             if not size or not math.isfinite(size):  # its score is no number, and servers leave it out
                 continue
             if not self.dimensions:
                 self.dimensions = len(vector)
-                self._parts = [bytearray() for _ in vector]
+                self._rows = np.empty((self._most, self.dimensions), dtype=np.float32)
             if len(vector) != self.dimensions:
                 raise Unfit("its vectors have several lengths")
-            if not math.isfinite(_HALF / size):
+            if not math.isfinite(1 / size):
                 raise Unfit("one of its vectors is too small")
-            scale = _HALF / size
-            scaled = [value * scale for value in vector]
-            row = list(map(round, scaled))
-            if 0 in row:  # only a component that is 0 becomes 0: see ``apart``
-                row = [whole or (value > 0) - (value < 0) for whole, value in zip(row, scaled, strict=True)]
+            whole = np.asarray(vector, dtype=np.float64) / size
+            row = whole.astype(np.float32)
+            lost = (row == 0) & (whole != 0)  # only a component that is 0 becomes 0: see ``apart``
+            row[lost] = np.copysign(_TINY, whole[lost])
             self._usual = self._usual and _LEAST_SIZE < size < 1 / _LEAST_SIZE
-            self.error = max(self.error, math.dist(scaled, row) / _HALF)
-            rows.append(row)
+            self._rows[len(self.numbers)] = row
             self.numbers.append(number)
-        for part, values in zip(self._parts, zip(*rows, strict=True), strict=True) if rows else ():
-            part.extend(array("I", [value + _HALF for value in values]).tobytes())
-
-    def close(self, count: int) -> bool:
-        """Turn the next ``count`` components into integers; return whether all are."""
-        for place in range(len(self._columns), min(len(self._columns) + count, len(self._parts))):
-            self._columns.append(int.from_bytes(self._parts[place], sys.byteorder))
-            self._parts[place] = bytearray()
-        return len(self._columns) == self.dimensions
 
     @property
     def bytes(self) -> int:
         """The size: never less than it is."""
-        columns = self.dimensions * (len(self.numbers) * 32 // 7 + _COLUMN_BYTES)
-        return _VECTORS_BYTES + columns + sys.getsizeof(self.numbers)
+        rows = _FREED_BYTES + self._rows.nbytes if self.dimensions else 0
+        return _VECTORS_BYTES + rows + sys.getsizeof(self.numbers)
 
     def near(self, vector: Sequence[float], count: int) -> list[int]:
-        """Return the nodes of which the ``count`` nearest are a part; more, where cosines are nearly equal."""
-        size = math.hypot(*vector)
+        """Return the places of vectors of which the ``count`` nearest are a part; more, where cosines nearly equal."""
         if len(self.numbers) <= count:
-            return list(self.numbers)
-        scale = (_ROOM - len(vector)) / sum(map(abs, vector))
-        whole = [round(value * scale) for value in vector]
-        error = math.dist([value * scale for value in vector], whole) / scale / size
-        above = below = 0
-        for column, number in zip(self._columns, whole, strict=True):
-            if number > 0:
-                above += column * number
-            elif number:
-                below -= column * number
-        # The lanes of a column hold its numbers plus _HALF. No lane of the sum is less than 0.
-        most = -2 * _HALF * sum(number for number in whole if number < 0)
-        cosines = self._numbers_of(above + self._filled(most) - below)
-        unit = scale * size * _HALF
-        margin = math.ceil((2 * (error * (1 + self.error) + self.error) + _SLACK) * unit)
-        least = heapq.nlargest(count, cosines)[-1] - margin
-        return [number for number, cosine in zip(self.numbers, cosines, strict=True) if cosine >= least]
+            return list(range(len(self.numbers)))
+        wanted = (np.asarray(vector, dtype=np.float64) / math.hypot(*vector)).astype(np.float32)
+        # Without BLAS, whose threads take the processors of others.
+        cosines = np.einsum("ij,j->i", self._rows[: len(self.numbers)], wanted)
+        # Of two cosines, each is a sum of products whose sizes sum up to 1.
+        margin = 2 * (self.dimensions + 2) * _ROUNDING + _SLACK
+        least = float(np.partition(cosines, -count)[-count]) - margin
+        return np.flatnonzero(cosines >= least).tolist()
 
-    def apart(self, vector: Sequence[float]) -> set[int]:
-        """Return nodes that every server gives one and the same score: no component is other than 0 in both vectors."""
+    def apart(self, vector: Sequence[float], places: Sequence[int]) -> set[int]:
+        """Return those of ``places`` that every server gives one and the same score.
+
+        No component is other than 0 in both vectors.
+        """
         if not self._usual:
             return set()
-        zeros, common = self._filled(_HALF), 0
-        for column, value in zip(self._columns, vector, strict=True):
-            if value:
-                common |= column ^ zeros
-        return {number for number, lane in zip(self.numbers, self._numbers_of(common), strict=True) if not lane}
-
-    def _filled(self, number: int) -> int:
-        """Return an integer with the number in each lane."""
-        return int.from_bytes(array("I", [number]) * len(self.numbers), sys.byteorder)
-
-    def _numbers_of(self, column: int) -> memoryview:
-        return memoryview(column.to_bytes(len(self.numbers) * LANE_BYTES, sys.byteorder)).cast("I")
+        common = np.flatnonzero(np.asarray(vector, dtype=np.float64))
+        alone = ~self._rows[np.asarray(places)[:, None], common].any(axis=1)
+        return {place for place, is_alone in zip(places, alone.tolist(), strict=True) if is_alone}
 
 
 class ScopeIndex:
@@ -209,26 +190,31 @@ class ScopeIndex:
         self.vectors: Vectors | None = None
         self.newest = ""
         """The time of the last node."""
-        self._validity: list[tuple[str | None, str | None]] = []
-        self._is_limited = False
-        """Whether the validity of a node begins or ends."""
+        self._limited: dict[int, tuple[str | None, str | None]] = {}
+        """The nodes whose validity begins or ends."""
         self.days: list[str] = []
+        """The days of the nodes, the first one first."""
+        self.days_of = array("I")
+        """The place of the day of each node."""
         self.lengths = array("I")
         self.total_length = 0
         self._postings: dict[str, tuple[array[int], array[int]]] = {}
         self._term_numbers: dict[str, int] = {}
         """The number of each term, in the sequences of the nodes."""
         self._terms: list[str] = []
-        self._sequences = array("I")
-        self._starts = array("I", [0])
+        self.sequences = array("I")
+        """The numbers of the terms of all nodes, in order."""
+        self.starts = array("I", [0])
+        """Where the terms of each node begin, and the end of the last."""
         self.flags = bytearray()
-        """What is known of each node: ``EMPTY``, ``ASKS``, ``CORRECTS`` and others."""
+        """What is known of each node: ``EMPTY``, ``ASKS`` and others."""
         self.before = array("I")
         """The turn before each node in its session; the node itself if there is none."""
         self.after = array("I")
         self.sessions = array("I")
         """The session of each turn; 0 for other records."""
         self.session_lengths = array("I", [0])
+        self._length_of_turns = 0
         self._last: dict[str, tuple[int, str]] = {}
         """The last turn of each thread, and its time."""
         self.authors = array("I")
@@ -265,14 +251,13 @@ class ScopeIndex:
         self.keys.append(node.key)
         self.numbers[node.key] = number
         self.newest = node.time
-        day = sys.intern(node.time[:10])
-        self.days.append(day)
-        self._size += sys.getsizeof(node.key) + _NUMBER_BYTES + sys.getsizeof(day)
-        if node.begins is None and node.ends is None:
-            self._validity.append(_ALWAYS)
-        else:
-            self._validity.append((node.begins, node.ends))
-            self._is_limited = True
+        self._size += sys.getsizeof(node.key) + _NUMBER_BYTES
+        if not self.days or self.days[-1] != node.time[:10]:  # times rise
+            self.days.append(node.time[:10])
+            self._size += sys.getsizeof(self.days[-1])
+        self.days_of.append(len(self.days) - 1)
+        if node.begins is not None or node.ends is not None:
+            self._limited[number] = (node.begins, node.ends)
             self._size += _PAIR_BYTES + sys.getsizeof(node.begins) + sys.getsizeof(node.ends)
         self.lengths.append(node.length)
         self.total_length += node.length
@@ -288,8 +273,8 @@ class ScopeIndex:
             held[0].append(number)
             held[1].append(times)
             self._size += _POSTING_BYTES
-        self._sequences.extend(map(self._term_numbers.__getitem__, of_node))
-        self._starts.append(len(self._sequences))
+        self.sequences.extend(map(self._term_numbers.__getitem__, of_node))
+        self.starts.append(len(self.sequences))
         self._link(number, node)
 
     def _link(self, number: int, node: IndexedNode) -> None:
@@ -316,7 +301,24 @@ class ScopeIndex:
                 session = len(self.session_lengths)
                 self.session_lengths.append(0)
             self.session_lengths[session] += node.length
+            self._length_of_turns += node.length
         self.sessions.append(session)
+        self.flags[number] |= self._about(number, node)
+
+    def _about(self, number: int, node: IndexedNode) -> int:
+        """Return ``OF_LAST`` if a turn is about the turn before it, with ``OF_OWN`` if it is about the own one, too."""
+        before = self.before[number]
+        if before == number:
+            return 0
+        is_other = self.authors[before] != self.authors[number]
+        if self.flags[before] & ASKS:
+            return OF_LAST if is_other else 0
+        is_turn = bool(node.role)
+        if not (is_turn and corrects(node.said)):
+            return OF_LAST if is_other and is_turn and is_bare_answer(node.said, node.role) else 0
+        own = self.before[before]
+        is_own = own != before and self.authors[own] == self.authors[number] and is_other
+        return OF_LAST | OF_OWN if is_own else OF_LAST
 
     @property
     def mean(self) -> float:
@@ -326,35 +328,26 @@ class ScopeIndex:
     @property
     def session_mean(self) -> float:
         """The mean length of the sessions."""
-        return sum(self.session_lengths) / max(1, len(self.session_lengths) - 1) or 1.0
-
-    def window_length(self, number: int) -> int:
-        """Return the length of a turn with the one before and the one after."""
-        lengths, before, after = self.lengths, self.before[number], self.after[number]
-        return (
-            lengths[number] + (lengths[before] if before != number else 0) + (lengths[after] if after != number else 0)
-        )
+        return self._length_of_turns / max(1, len(self.session_lengths) - 1) or 1.0
 
     @property
     def bytes(self) -> int:
         """The size: never less than it is, and at most about twice as much."""
         lists = (
-            self.keys, self.numbers, self._by_key, self.lengths, self._postings, self._validity, self.days,
-            self._term_numbers, self._terms, self._sequences, self._starts, self.flags, self.before, self.after,
-            self.sessions, self.session_lengths, self._last, self.authors, self._authors, self.names,
+            self.keys, self.numbers, self._by_key, self.lengths, self._postings, self._limited, self.days,
+            self.days_of, self._term_numbers, self._terms, self.sequences, self.starts, self.flags, self.before,
+            self.after, self.sessions, self.session_lengths, self._last, self.authors, self._authors, self.names,
         )  # fmt: skip
         vectors = self.vectors.bytes if self.vectors is not None else 0
         return _INDEX_BYTES + sum(map(sys.getsizeof, lists)) + self._size + vectors
 
-    def postings(self, term: str, valid: frozenset[int] | None, limit: int) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the latest ``limit`` nodes that hold a term, the oldest first, and how often each does."""
-        if term not in self._postings:
-            return (), ()
-        numbers, times = self._postings[term]
-        if valid is None:
-            return (numbers, times) if len(numbers) <= limit else (numbers[-limit:], times[-limit:])
-        pairs = [pair for pair in zip(numbers, times, strict=True) if pair[0] in valid][-limit:]
-        return [number for number, _ in pairs], [held for _, held in pairs]
+    def postings(self, term: str, valid: Mask | None, limit: int | None = None) -> tuple[Numbers, Numbers]:
+        """Return the latest ``limit`` nodes that hold a term, the oldest first, and how often each does; None: all."""
+        numbers, times = (column(each) for each in self._postings.get(term, _NO_POSTINGS))
+        if valid is not None:
+            kept = valid[numbers]
+            numbers, times = numbers[kept], times[kept]
+        return (numbers, times) if limit is None else (numbers[-limit:], times[-limit:])
 
     def holding(self, term: str) -> int:
         """Return the number of nodes that hold a term, valid or not."""
@@ -364,98 +357,65 @@ class ScopeIndex:
         """Return the number of a term in the sequences; None for an unknown one."""
         return self._term_numbers.get(term)
 
-    def term(self, number: int) -> str:
-        """Return the term with a number."""
-        return self._terms[number]
+    def first_terms(self, number: int, count: int) -> set[str]:
+        """Return the terms among the first ``count`` of a node."""
+        start, end = self.starts[number : number + 2]
+        return set(map(self._terms.__getitem__, self.sequences[start : min(end, start + count)]))
 
-    def sequence(self, number: int) -> Sequence[int]:
-        """Return the numbers of the terms of a node, in order."""
-        return self._sequences[self._starts[number] : self._starts[number + 1]]
+    def holds(self, term: str, numbers: Numbers) -> Mask:
+        """Return which of the nodes hold a term."""
+        if term not in self._postings:
+            return np.zeros(len(numbers), dtype=np.bool_)
+        held = np.frombuffer(self._postings[term][0], dtype=np.uint32)
+        holds: Mask = held[np.searchsorted(held[:-1], numbers)] == numbers
+        return holds
 
-    def tells_time(self, number: int) -> bool:
-        """Tell whether a node names a time."""
-        return bool(self.flags[number] & _TIME)
-
-    def tells_number(self, number: int) -> bool:
-        """Tell whether a node names a number."""
-        return bool(self.flags[number] & _NUMBER)
-
-    def is_empty(self, number: int) -> bool:
-        """Tell whether a turn tells nothing."""
-        return bool(self.flags[number] & EMPTY)
-
-    def asks(self, number: int) -> bool:
-        """Tell whether a turn ends with a question."""
-        return bool(self.flags[number] & ASKS)
-
-    def is_short(self, number: int) -> bool:
-        """Tell whether a turn has few words."""
-        return bool(self.flags[number] & _SHORT)
-
-    def is_of_user(self, number: int) -> bool:
-        """Tell whether a turn is the user's; what is known beside turns is about the user."""
-        return bool(self.flags[number] & _USERS)
+    @property
+    def term_count(self) -> int:
+        """The number of different terms."""
+        return len(self._terms)
 
     def words(
         self, terms: Sequence[str], *, most: int, valid_at: str | None, valid_since: str | None = None
     ) -> TermMatches:
         """Return what the terms find among the nodes that are valid then, with at most ``most`` candidates."""
         valid = self.valid(valid_at, valid_since)
-        postings: list[tuple[str, Sequence[int], Sequence[int]]] = []
-        for term in terms:
-            numbers: Sequence[int]
-            times: Sequence[int]
-            numbers, times = (held[:] for held in self._postings.get(term, ((), ())))  # nodes may be added meanwhile
-            if valid is not None and numbers:
-                pairs = [pair for pair in zip(numbers, times, strict=True) if pair[0] in valid]
-                numbers, times = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-            postings.append((term, numbers, times))
+        postings = [(term, *self.postings(term, valid)) for term in terms]
         holding = {term: len(numbers) for term, numbers, _ in postings}
-        total = len(self.keys) if valid is None else len(valid)
-        length = self.total_length if valid is None else sum(self.lengths[number] for number in valid)
-        allowed: set[int] | None = None
+        total = len(self.keys) if valid is None else int(valid.sum())
+        length = self.total_length if valid is None else int(column(self.lengths)[valid].sum())
+        allowed: Mask | None = None
         if total > most:
             selection = select(holding, most)
             if len(selection.whole) < sum(map(bool, holding.values())):
-                found = {term: numbers for term, numbers, _ in postings}
-                allowed = {number for term in selection.whole for number in found[term]}
-                if selection.cut is not None and selection.room:  # the latest nodes have the last numbers
-                    allowed.update(found[selection.cut][-selection.room :])
-        return TermMatches(
-            total=total,
-            length=length,
-            holding=holding,
-            postings=postings,
-            allowed=None if allowed is None else frozenset(allowed),
-        )
+                allowed = np.zeros(len(self.keys), dtype=np.bool_)
+                for term, numbers, _ in postings:
+                    if term in selection.whole:
+                        allowed[numbers] = True
+                    elif term == selection.cut and selection.room:  # the latest nodes have the last numbers
+                        allowed[numbers[-selection.room :]] = True
+        return TermMatches(total=total, length=length, holding=holding, postings=postings, allowed=allowed)
 
     def best(
         self, words: TermMatches, *, total: int, mean_length: float, holding: Mapping[str, int], count: int, of: int
     ) -> list[Candidate]:
         """Return the candidates of which the ``count`` best by BM25 are a part; see ``ranking.bm25``."""
-        norms: dict[int, float] = {}
-        lengths, allowed = self.lengths, words.allowed
-        scores: dict[int, float] = {}
+        norms = K1 * (1 - B + B * column(self.lengths) / (mean_length or 1.0))
+        scores = np.zeros(len(norms))
         for term, numbers, times in words.postings:
-            weight = idf(total, holding.get(term, 0))
-            for number, held in zip(numbers, times, strict=True):
-                if allowed is not None and number not in allowed:
-                    continue
-                length = lengths[number]
-                norm = norms.get(length)
-                if norm is None:
-                    norm = norms[length] = K1 * (1 - B + B * length / (mean_length or 1.0))
-                scores[number] = scores.get(number, 0.0) + weight * held / (held + norm)
-        if len(scores) > count:
-            least = heapq.nlargest(count, scores.values())[-1] * (1 - _NEARLY)
-            scores = {number: score for number, score in scores.items() if score >= least}
-        counts: dict[int, dict[str, int]] = {number: {} for number in scores}
+            scores[numbers] += idf(total, holding.get(term, 0)) * times / (times + norms[numbers])
+        if words.allowed is not None:
+            scores[: len(words.allowed)][~words.allowed] = 0.0
+        found = scores > 0
+        if np.count_nonzero(found) > count:
+            found = scores >= np.partition(scores, -count)[-count] * (1 - _NEARLY)
+        counts: dict[int, dict[str, int]] = {}
         for term, numbers, times in words.postings:
-            for number, held in zip(numbers, times, strict=True):
-                if number in counts:
-                    counts[number][term] = held
+            held = found[numbers]
+            for number, count_of in zip(numbers[held].tolist(), times[held].tolist(), strict=True):
+                counts.setdefault(number, {})[term] = count_of
         return [
-            Candidate(self.keys[number], self.keys[number], lengths[number], held, of, -number)
+            Candidate(self.keys[number], self.keys[number], self.lengths[number], held, of, -number)
             for number, held in counts.items()
         ]
 
@@ -465,30 +425,36 @@ class ScopeIndex:
             return None
         if not _LEAST_SIZE < math.hypot(*vector) < 1 / _LEAST_SIZE:  # the sums of its numbers may overflow
             return None
-        near = self.vectors.near(vector, count)
-        if self.vectors.later:
-            near = [*near, *self.vectors.later]
+        places, of_place = self.vectors.near(vector, count), self.vectors.numbers
+        near = [*(of_place[place] for place in places), *self.vectors.later]
         if len(near) > 2 * count:
-            near = self._without_ties(near, self.vectors.apart(vector), count)
+            tied = {of_place[place] for place in self.vectors.apart(vector, places)}
+            near = self._without_ties(near, tied, count)
         return [self.keys[number] for number in near]
 
-    def _without_ties(self, near: list[int], equal: set[int], count: int) -> list[int]:
+    def _without_ties(self, near: list[int], tied: set[int], count: int) -> list[int]:
         """Leave out all but the ``count`` first by key of nodes with equal scores: ties go by key."""
         if not self._by_key:
             return near
-        tied = equal.intersection(near)
         kept = islice((number for number in self._by_key if number in tied), count)
         return [*(number for number in near if number not in tied), *kept]
 
-    def valid(self, at: str | None, since: str | None = None) -> frozenset[int] | None:
-        """Return the numbers of the nodes that are valid then, or at any time since ``since``; None for all."""
-        if at is None or not self._is_limited:
+    def valid(self, at: str | None, since: str | None = None) -> Mask | None:
+        """Return which nodes are valid then, or at any time since ``since``, by number; None for all."""
+        if at is None or not self._limited:
             return None
-        return frozenset(
+        valid = np.ones(len(self.keys), dtype=np.bool_)
+        valid[[
             number
-            for number, (begins, ends) in enumerate(self._validity)
-            if (begins is None or begins <= at) and (ends is None or ends > (since or at))
-        )
+            for number, (begins, ends) in self._limited.items()
+            if not ((begins is None or begins <= at) and (ends is None or ends > (since or at)))
+        ]] = False  # fmt: skip
+        return valid
+
+
+def column(numbers: array[int]) -> Numbers:
+    """Return a copy of the numbers of a column."""
+    return np.frombuffer(numbers, dtype=np.uint32).astype(np.int64)
 
 
 def _in_order(nodes: Iterable[IndexedNode]) -> list[IndexedNode]:
@@ -514,14 +480,12 @@ def node_of(row: Sequence[Any]) -> IndexedNode:
 def _flags_of(node: IndexedNode, of_node: Sequence[str]) -> int:
     is_turn = bool(node.role)
     return (
-        _TIME * has_time(of_node)
-        | _NUMBER * has_number(of_node)
+        TIME * has_time(of_node)
+        | NUMBER * has_number(of_node)
         | EMPTY * (is_turn and bool(node.said) and tells_nothing(node.said, node.role))
         | ASKS * node.said.rstrip(" \"')").endswith(("?", "\uff1f", "\u061f"))
-        | _SHORT * (is_turn and tells_words(of_node) < _FEW)
-        | _USERS * (node.role == "user" or not is_turn)
-        | CORRECTS * (is_turn and corrects(node.said))
-        | ANSWERS * (is_turn and is_bare_answer(node.said, node.role))
+        | SHORT * (is_turn and tells_words(of_node) < _FEW)
+        | USERS * (node.role == "user" or not is_turn)
     )
 
 

@@ -451,7 +451,7 @@ class ScopeIndexes:
         while await self._rested(lambda: not index.read(_TURN)):
             self._check_size(index.bytes)
         if target.vector is not None and self.model is not None:
-            index.vectors = vectors = Vectors()
+            index.vectors = vectors = Vectors(len(index.keys))
             missing = dict.fromkeys(index.keys)
             for step, first in enumerate(range(0, len(index.keys), _VECTORS), 1):
                 began = self.clock.monotonic()
@@ -464,8 +464,6 @@ class ScopeIndexes:
                     missing.pop(key, None)
                 self._check_size(index.bytes)
                 await self.clock.sleep((self.clock.monotonic() - began) * self.timing.rest)
-            while await self._rested(lambda: not vectors.close(_TURN // 4)):
-                pass
             return index, missing
         return index, {}
 

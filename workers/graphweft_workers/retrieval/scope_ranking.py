@@ -21,8 +21,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
+
 from graphweft_workers.retrieval.questions import RankedQuestion
-from graphweft_workers.retrieval.ranking import Hit, ranked
+from graphweft_workers.retrieval.ranking import Hit
 from graphweft_workers.retrieval.signals import KindIndex, Near, find_signals, linear
 
 WEIGHTS: Final[Mapping[str, float]] = {
@@ -62,13 +64,16 @@ def rank(asked: RankedQuestion, parts: Sequence[KindIndex], near: Near, *, limit
     ``FITTING``; else the first hit that tells something has at least that.
     """
     signals = find_signals(asked, parts, near, WEIGHTS, limit=limit)
-    most = sum(weight for name, weight in WEIGHTS.items() if weight > 0 and any(signals.values.get(name, ())))
+    if not signals.candidates:
+        return []
+    most = sum(
+        weight
+        for name, weight in WEIGHTS.items()
+        if weight > 0 and name in signals.values and signals.values[name].any()
+    )
     factor = signals.reach / most if most else 0.0
     values = linear(signals, WEIGHTS)
-    best = factor * max(
-        (value for value, (place, number) in zip(values, signals.candidates, strict=True)
-         if not parts[place].index.is_empty(number)), default=0.0,
-    )  # fmt: skip
+    best = factor * float(values[signals.values["empty"] == 0].max(initial=-np.inf))
     if best > 0 and (best >= FITTING) != signals.fits:
         factor *= (_ABOVE if signals.fits else _BELOW) / best
 
@@ -77,7 +82,8 @@ def rank(asked: RankedQuestion, parts: Sequence[KindIndex], near: Near, *, limit
         key = part.index.keys[at[1]]
         return Hit(key, key, score, part.of, -at[1])
 
-    hits = ranked(
-        hit(at, min(1.0, max(LEAST, value * factor))) for at, value in zip(signals.candidates, values, strict=True)
-    )
+    scores = np.clip(values * factor, LEAST, 1.0)
+    places, numbers = np.array(signals.candidates).T
+    order = map(int, np.lexsort((-numbers, places, -scores)))
+    hits = [hit(signals.candidates[at], float(scores[at])) for at in order]
     return hits + [hit(at, hits[-1].score) for at in signals.rest]

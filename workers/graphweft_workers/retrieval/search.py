@@ -11,6 +11,8 @@ from datetime import UTC, date
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
+import numpy as np
+
 from graphweft_contracts import GraphweftError, InvalidSettings, QueryFailed
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.search import EMBEDDED, REMEMBERED, IndexType, SearchQuery
@@ -28,7 +30,7 @@ from graphweft_workers.retrieval.indexes import Indexes
 from graphweft_workers.retrieval.questions import RankedQuestion, read_question
 from graphweft_workers.retrieval.ranking import Handle, Hit, beside, cosine, falling, fused
 from graphweft_workers.retrieval.records import MEMORY_LABEL, STATEMENT, SUMMARY
-from graphweft_workers.retrieval.scope_index import ScopeIndex
+from graphweft_workers.retrieval.scope_index import Mask, ScopeIndex
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes, read_index
 from graphweft_workers.retrieval.scope_ranking import FITTING, LEAST, rank
 from graphweft_workers.retrieval.signals import KindIndex, Near, content_terms
@@ -722,18 +724,16 @@ def _distinct(targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> list[Hit]
     return list(found.values())
 
 
-def _valid(of: int, targets: Sequence[SearchTarget], indexes: Sequence[ScopeIndex]) -> frozenset[int] | None:
-    """Return the numbers of a target's nodes that are valid, and of no earlier scope; None for all."""
+def _valid(of: int, targets: Sequence[SearchTarget], indexes: Sequence[ScopeIndex]) -> Mask | None:
+    """Return which of a target's nodes are valid, and of no earlier scope; None for all."""
     target, index = targets[of], indexes[of]
     valid = index.valid(target.valid_at, target.valid_since)
-    others = [indexes[at].numbers for at in range(of) if targets[at].labels == target.labels]
-    if not others:
-        return valid
-    return frozenset(
-        number
-        for key, number in index.numbers.items()
-        if (valid is None or number in valid) and not any(key in numbers for numbers in others)
-    )
+    for at in range(of):
+        known = index.numbers.keys() & indexes[at].numbers.keys() if targets[at].labels == target.labels else ()
+        if known:
+            valid = np.ones(len(index.keys), dtype=np.bool_) if valid is None else valid
+            valid[[index.numbers[key] for key in known]] = False
+    return valid
 
 
 def _newest(tables: Mapping[int, Table], limit: int) -> list[Hit]:

@@ -201,7 +201,7 @@ class EpisodeMutations:
         asked = {(label, name) for label in (EPISODE, ENTITY, RELATION) for name in ("id", "user_id", "agent_id")}
         asked |= {(ATTRIBUTE, "id"), (ATTRIBUTE, "user_id")}
         asked |= {(ENTITY, "name"), (ENTITY, "name_key"), (EPISODE, "thread_id")}
-        asked |= {(RELATION, name) for name in ("key", "target_key", "follows")}
+        asked |= {(RELATION, name) for name in ("key", "target_key", "follows", "changed_in")}
         self.keys = frozenset(asked).union(*(mutation.cypher.keys for mutation in self.mutations)) - _NO_KEYS
         self.indexes = terms_indexes(EPISODE, ENTITY, RELATION)
 
@@ -460,7 +460,7 @@ def _ends(
     ]
     if bound:
         yield "bind_relations", {**of_episode, "bound": bound}
-    yield from relation_ends.ends_after(relations, rules.ontologies.ends)
+    yield from relation_ends.ends_after(relations, rules.ontologies.ends, of_episode["episode"])
 
 
 def _common(scope: Mapping[str, str | None]) -> _Params:

@@ -16,6 +16,9 @@ from tests.services.layouts import spread
 from tests.services.planted_cascades import ONTOLOGY, Story, content_of, planted
 
 from graphweft_contracts import Event
+from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
+from graphweft_contracts.memory import MemoryScope
+from graphweft_contracts.search import SearchQuery
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
@@ -26,6 +29,7 @@ from graphweft_workers.features.episodes.ontologies import Ontologies
 from graphweft_workers.features.episodes.ontologies.files import read_ontology
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.retrieval.search import Searcher
 
 pytestmark = pytest.mark.integration
 __all__ = ("store",)
@@ -138,6 +142,30 @@ async def test_an_erasure_brings_back_what_an_erased_episode_ended(url: str, sto
     ]
     ends = "MATCH ()-[x:RELATED_TO]->() WHERE x.invalid_at IS NOT NULL OR x.ended_why IS NOT NULL RETURN count(x)"
     assert await rows(store, ends) == [(0,)]
+
+
+USED = [(1, "Ada WORKS_FOR Acme"), (2, "Ada USES laptop 4"), (5, "Ada WORKS_FOR Acme until 5")]
+
+
+async def test_a_search_says_what_is_in_doubt_and_why(url: str, store: GraphStore) -> None:
+    await write(url, store, [episode(each, text, each, thread_id="t1") for each, text in USED], RULES)
+
+    async def doubts(at: int, scope: MemoryScope, **more: Any) -> list[tuple[Any, ...]]:
+        searcher = Searcher(store, clock=PastClock(T0 + timedelta(days=at), SYSTEM_CLOCK))
+        query = SearchQuery(text="What does Ada use?", memory=scope, top_k=1, **more)
+        table = (await searcher.search(APP, query, timeout_s=60)).table
+        places = [table.columns.index(name) for name in ("text", "doubted_at", "doubted_because")]
+        return [tuple(row[place] for place in places) for row in table.rows]
+
+    user, thread = MemoryScope(user_id="u1"), MemoryScope(user_id="u1", thread_id="t1")
+    because = "Ada works for Acme"
+    assert [row[1][:10] for row in await doubts(6, user, of="facts")] == [day(5)]
+    assert [row[0::2] for row in await doubts(6, user, of="facts")] == [("Ada uses laptop 4", because)]
+    # Before it was in doubt
+    assert await doubts(4, user, of="facts") == [("Ada uses laptop 4", None, None)]
+    assert await doubts(6, user, of="facts", as_of=T0 + timedelta(days=4)) == [("Ada uses laptop 4", None, None)]
+    # What another thread says is not shown in one
+    assert [row[2] for row in await doubts(6, thread)] == [None]
 
 
 async def test_an_episode_without_the_ontology_ends_what_depends_on_a_relation(url: str, store: GraphStore) -> None:

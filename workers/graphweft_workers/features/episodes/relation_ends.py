@@ -81,6 +81,18 @@ _SUCCEED: Final = (
 )
 
 
+def edge_of(carried: str) -> str:
+    """Return the part of a query that finds the relationship ``x`` of relations ``r``; ``carried`` are the variables.
+
+    Both ends are found first, and DISTINCT keeps it so: from one end alone, a server looks through all its
+    relationships for each relation.
+    """
+    return (
+        f"MATCH (source:{ENTITY} {{id: r.source_id}}) MATCH (target:{ENTITY} {{id: r.target_id}}) "
+        f"WITH DISTINCT {carried}, source, target MATCH (source)-[x:RELATED_TO {{id: r.id}}]->(target) "
+    )
+
+
 _OWN: Final = " + '|' + ".join((
     _AT.format("r"), f"coalesce({_STATED.format('r')}, '')", "coalesce(r.next_source, '')",
     "coalesce(r.next_target, '')", "CASE WHEN r.marks IS NULL THEN '|' ELSE 'marks|' END",
@@ -172,9 +184,7 @@ def _ends(level: int, also: str = "") -> str:
         f"{told}UNWIND found AS one WITH one[0] AS r, one[1] AS reckoned, one[2] AS stated, one[3] AS ender, "
         "split(one[3], ' ') AS by, one[4] AS follow, split(one[4], ' ') AS gone "
         f"SET {', '.join(f'r.{name} = {value}' for name, value in _ENDED.items())}{also} "
-        # By both ends: a source has many relationships.
-        f"WITH r MATCH (s:{ENTITY} {{id: r.source_id}}) MATCH (t:{ENTITY} {{id: r.target_id}}) WITH r, s, t "
-        f"MATCH (s)-[x:RELATED_TO {{id: r.id}}]->(t) "
+        f"WITH r {edge_of('r')}"
         "SET x.invalid_at = r.invalid_at, x.ended_by = r.ended_by, x.ended_why = r.ended_why, "
         "x.doubted_at = r.doubted_at"
     )
@@ -228,7 +238,7 @@ ERASE: Final[Mapping[str, str]] = {
          "stated_until", "doubted_at", "doubted_by", "reckoned", "changed_in",
          *(f"told_{level}" for level in range(1, LEVELS + 1))), "null",
     ))
-    + f" WITH r MATCH (a:{ENTITY} {{id: r.source_id}})-[x:RELATED_TO {{id: r.id}}]->(b:{ENTITY}) "
+    + f" WITH r {edge_of('r')}"
     "SET x.ended_by = null, x.ended_why = null, x.doubted_at = null",
     "succeed_rebound": f"MATCH (r:{RELATION}) WHERE {_OF_USER} AND r.single = 1 "
     "UNWIND [r.key, r.target_key] AS key WITH DISTINCT key WHERE key IS NOT NULL " + _SUCCEED,

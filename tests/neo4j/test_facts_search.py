@@ -184,6 +184,7 @@ async def test_a_fact_says_who_and_since_when_and_when_it_was_learnt(place: Plac
     assert {name: row[name] for name in row if name not in {"score", "id"}} == {
         "text": "Ann knows Bob from work", "kind": "fact", "subject": "Ann", "predicate": "KNOWS", "object": "Bob",
         "valid_at": "2025-12-31T23:00:00.000000Z", "invalid_at": None,
+        "doubted_at": None, "doubted_because": None,
         "created_at": "2026-02-01T10:01:00.000000Z",
     }  # fmt: skip
     assert list(row)[:2] == ["text", "score"]

@@ -48,7 +48,8 @@ def _most_uses(words: QueryWords, clause: Clause) -> int:
             continue
         depth += (text in ("(", "[", "{")) - (text in (")", "]", "}"))
         joins = joins or text in ("+", "{", "[")
-        if words.tokens[index].kind == "param" or (words.identifier(index) and words.text(index - 1) != "."):
+        is_name = words.identifier(index) and words.text(index - 1) != "." and words.text(index + 1) != "("
+        if words.tokens[index].kind == "param" or is_name:
             field = words.identifier(index + 2) if words.text(index + 1) == "." else ""
             uses[words.tokens[index].identifier, field] += 1
     return most

@@ -28,6 +28,7 @@ _NO_LETTERS: Final = re.compile(r"[\W\d_]+")
 _NUMBERS: Final = frozenset({int, float})
 _DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _LONGEST_NAME: Final = 60
+_LONGEST_REASON: Final = 200
 _EMPTY: Final = 0.0
 """The score of a turn that tells nothing: a question, or an answer that only says that something is unknown."""
 _PASSED: Final = ((14, 1, "day"), (60, 7, "week"))
@@ -49,6 +50,10 @@ class MemoryRow:
     time: str = ""
     since: str = ""
     until: str = ""
+    doubted: str = ""
+    """The date since which it is in doubt, because what it depends on ended."""
+    because: str = ""
+    """What ended then."""
     times: int = 1
     """How often the author said it."""
     is_empty: bool = False
@@ -58,7 +63,7 @@ class MemoryRow:
     @property
     def size(self) -> int:
         """The approximate number of characters of its line."""
-        return len(self.text) + len(self.who) + _LINE if self.text else 0
+        return len(self.text) + len(self.who) + len(self.because) + _LINE if self.text else 0
 
 
 class MemoryRowReader:
@@ -94,6 +99,8 @@ class MemoryRowReader:
             time=line(of("timestamp")),
             since=line(of("valid_at") if kind == "fact" else of("timestamp"))[:10],
             until=line(of("invalid_at"))[:10],
+            doubted=line(of("doubted_at"))[:10],
+            because=line(of("doubted_because")),
             times=times if type(times) is int else 1,
             is_empty=kind in _SAID and type(score) in _NUMBERS and score <= _EMPTY,
             score=score if type(score) in _NUMBERS else None,
@@ -142,7 +149,10 @@ def _with_answers(rows: Sequence[MemoryRow]) -> list[MemoryRow]:
 
 
 def _known_line(row: MemoryRow) -> str:
-    times = ", ".join(f"{word} {at}" for word, at in (("since", row.since), ("until", row.until)) if at)
+    named = (("since", row.since), ("until", row.until), ("in doubt since", row.doubted))
+    times = ", ".join(f"{word} {at}" for word, at in named if at)
+    if row.doubted and row.because:
+        times += f', because "{row.because[:_LONGEST_REASON]}" ended'
     return f"- {row.text} ({times})" if times else f"- {row.text}"
 
 

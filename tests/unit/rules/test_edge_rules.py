@@ -95,7 +95,9 @@ def test_types_that_depend_on_others_have_levels_and_others_have_no_ends() -> No
         "LIVES_IN": 0, "MARRIED_TO": 0, "WORKS_FOR": 0, "SITS_IN": 1, "USES": 2,
     }  # fmt: skip
     of_all = Ontologies([ontology()]).ends
-    assert of_all.changed("WORKS_FOR") == [(0, "WORKS_FOR"), (1, "SITS_IN"), (2, "USES")]
+    assert of_all.changed("WORKS_FOR") == [(0, "WORKS_FOR"), (1, "WORKS_FOR"), (2, "SITS_IN")]
+    assert of_all.reaches_others("MARRIED_TO")
+    assert not of_all.reaches_others("WORKS_FOR")
     assert "MOVED_TO" not in of_all
     circle = {"A": EdgeRule(depends_on="B"), "B": EdgeRule(depends_on="A")}
     assert level_of("A", circle) == 5

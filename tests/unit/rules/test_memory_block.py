@@ -17,7 +17,8 @@ from graphweft_rules.output.packing import PackedBlocks, pack
 
 TODAY: Final = date(2026, 11, 28)
 COLUMNS: Final = (
-    "text", "score", "kind", "role", "timestamp", "author_name", "subject", "valid_at", "invalid_at", "times", "id",
+    "text", "score", "kind", "role", "timestamp", "author_name", "subject", "valid_at", "invalid_at", "doubted_at",
+    "doubted_because", "times", "id",
 )  # fmt: skip
 
 
@@ -168,6 +169,18 @@ def test_where_a_row_fits_without_headings_alone_these_are_left_out() -> None:
     assert "Today is" not in found.text
     assert found.tokens <= 40
     assert "Today is" in packed(rows, 100).text
+
+
+def test_a_fact_in_doubt_says_since_when_and_why() -> None:
+    used = {"kind": "fact", "timestamp": None, "valid_at": "2026-02-01T00:00:00Z", "doubted_at": "2026-05-03T00:00:00Z"}
+    assert shown(
+        row("Ada uses laptop 4", doubted_because="Ada works for\nAcme", **used),
+        row("Ada uses phone 2", **used),
+        today=None,
+    ) == [
+        '- Ada uses laptop 4 (since 2026-02-01, in doubt since 2026-05-03, because "Ada works for Acme" ended)',
+        "- Ada uses phone 2 (since 2026-02-01, in doubt since 2026-05-03)",
+    ]
 
 
 def test_a_turn_that_no_longer_holds_says_until_when() -> None:

@@ -311,6 +311,12 @@ def test_a_reduce_with_names_of_its_own_is_allowed(text: str) -> None:
     assert parse(text, role="injection").problems == ()
 
 
+def test_names_of_functions_are_no_values_that_grow() -> None:
+    parts = "WITH coalesce(s, '') + coalesce(t, '') + coalesce(u, '') AS v, s, t, u WITH s, t, u "
+    text = "MATCH (n:A) WITH n.s AS s, n.t AS t, n.u AS u " + parts * 12 + "CREATE (:A {s: s})"
+    assert parse(text, role="mutation").problems == ()
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -26,6 +26,8 @@ COLUMNS: Final = (
     "object",
     "valid_at",
     "invalid_at",
+    "doubted_at",
+    "doubted_because",
     "created_at",
     "id",
 )
@@ -123,7 +125,7 @@ def read_profile(rows: Iterable[Sequence[Any]], most: int) -> list[tuple[Any, ..
         if text not in shown:
             shown.add(text)
             parts[place].append((
-                text, None, "fact", author or subject, predicate, object, since, None, recorded, id,
+                text, None, "fact", author or subject, predicate, object, since, None, None, None, recorded, id,
             ))  # fmt: skip
     return [row for part in parts for row in part][:most]
 

@@ -78,7 +78,7 @@ class SearchRows:
     - memories: ``role``, ``timestamp``, ``author_name``, ``times`` (said by the author, if more than once), ``tags``,
       ``metadata``, ``pinned``, ``invalid_at`` (of what it said before an update), ``id``; asked for by ids, ``chat_id``
     - facts, and the lines of a profile, which are facts: ``subject``, ``predicate``, ``object``, ``valid_at``,
-      ``invalid_at``, ``created_at``, ``id``
+      ``invalid_at``, ``doubted_at``, ``doubted_because``, ``created_at``, ``id``
     - preferences, summaries: ``timestamp``, ``id``
     - entities: ``type``, ``id``
     - episodes: ``name``, ``episode_type``, ``reference_time``, ``id``

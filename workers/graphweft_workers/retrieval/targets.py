@@ -28,7 +28,9 @@ _FORGOTTEN_BY: Final[dict[str | None, tuple[str, ...]]] = {
     _MEMORY: ("chat_id",), _STATEMENT: ("chat_id", "memory_id"),
 }  # fmt: skip
 """Further columns of records that are asked for by ids: by these they are changed and forgotten."""
-_FACT_COLUMNS: Final = ("subject", "predicate", "object", "valid_at", "invalid_at", "created_at", "id")
+_FACT_COLUMNS: Final = (
+    "subject", "predicate", "object", "valid_at", "invalid_at", "doubted_at", "doubted_because", "created_at", "id",
+)  # fmt: skip
 _MEMORY_COLUMNS: Final = (
     "role", "timestamp", "author_name", "times", "tags", "metadata", "pinned", "invalid_at", "id",
 )  # fmt: skip
@@ -163,6 +165,8 @@ def _facts(scope: Mapping[str, str], now: str) -> SearchTarget:
         expressions={
             "valid_at": "node.valid_from",
             "invalid_at": f"node.{(until := 'thread_valid_to' if 'thread_id' in scope else 'valid_to')}",
+            "doubted_at": "null",
+            "doubted_because": "null",
             "created_at": "__gw_recorded",
         },
         valid_at=now,
@@ -173,6 +177,7 @@ def _facts(scope: Mapping[str, str], now: str) -> SearchTarget:
 def _stated_facts(scope: Mapping[str, str], now: str, *, in_thread: bool) -> SearchTarget:
     """Return the target of facts of episodes; ``in_thread``: those that an episode of the scope states."""
     own, origin = _split(scope, ("application_id", "agent_id", "user_id")) if in_thread else (scope, {})
+    is_doubted = "node.doubted_at <= $__gw_valid_at"
     return _target(
         RELATION,
         "fact",
@@ -183,13 +188,17 @@ def _stated_facts(scope: Mapping[str, str], now: str, *, in_thread: bool) -> Sea
         joined=(
             f"OPTIONAL MATCH (__gw_source:{ENTITY} {{id: node.source_id}}) "
             f"OPTIONAL MATCH (__gw_target:{ENTITY} {{id: node.target_id}}) "
+            f"OPTIONAL MATCH (__gw_support:{RELATION} {{id: coalesce(node.doubted_by, '')}}) "
             f"OPTIONAL MATCH (__gw_episode:{EPISODE})-[:STATES]->(node) "
-            "WITH node, __gw_hit, __gw_source, __gw_target, min(__gw_episode.recorded) AS __gw_recorded"
+            "WITH node, __gw_hit, __gw_source, __gw_target, __gw_support, min(__gw_episode.recorded) AS __gw_recorded"
         ),
         expressions={
             "subject": "__gw_source.name",
             "predicate": "node.name",
             "object": "__gw_target.name",
+            "doubted_at": f"CASE WHEN {is_doubted} THEN node.doubted_at ELSE null END",
+            # What another thread says is not shown in one.
+            "doubted_because": "null" if origin else f"CASE WHEN {is_doubted} THEN __gw_support.fact ELSE null END",
             "created_at": "__gw_recorded",
         },
         origin=f"({{node}})<-[:STATES]-(:{EPISODE} {{scope}})",

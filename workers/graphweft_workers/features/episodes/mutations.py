@@ -152,7 +152,7 @@ _ERASING: Final[Mapping[str, str]] = {
     f"OPTIONAL MATCH (p:{EPISODE})-[m:MENTIONS]->(e) WITH e, count(m) AS times WHERE times = 0 DETACH DELETE e",
     "erase_edges": f"MATCH (r:{RELATION}) WHERE r.user_id = $user_id AND r.scopes IS NOT NULL "
     f"OPTIONAL MATCH (p:{EPISODE})-[s:STATES]->(r) WITH r, count(s) AS times WHERE times = 0 "
-    f"MATCH (a:{ENTITY} {{id: r.source_id}})-[x:RELATED_TO {{id: r.id}}]->(b:{ENTITY}) DELETE x",
+    f"{relation_ends.edge_of('r')}DELETE x",
     "erase_relations": f"MATCH (r:{RELATION}) WHERE r.user_id = $user_id AND r.scopes IS NOT NULL "
     f"OPTIONAL MATCH (p:{EPISODE})-[s:STATES]->(r) WITH r, count(s) AS times WHERE times = 0 DETACH DELETE r",
     "erase_attributes": f"MATCH (a:{ATTRIBUTE}) WHERE a.user_id = $user_id AND a.scopes IS NOT NULL "
@@ -168,7 +168,7 @@ _ERASING: Final[Mapping[str, str]] = {
     "rebuild_relations": f"MATCH (q:{EPISODE})-[s:STATES]->(r:{RELATION}) WHERE r.user_id = $user_id "
     "WITH r, s, q ORDER BY q.rank WITH r, last(collect(s)) AS s, last(collect(q.rank)) AS rank, "
     f"min(q.reference_time) AS since, {', '.join(f'max(s.{name}) AS {name}' for name in relation_ends.BOUND)} "
-    f"MATCH (a:{ENTITY} {{id: r.source_id}})-[x:RELATED_TO {{id: r.id}}]->(b:{ENTITY}) SET "
+    f"{relation_ends.edge_of(', '.join(('r', 's', 'rank', 'since', *relation_ends.BOUND)))}SET "
     + ", ".join(
         f"{each}.stated = rank, {each}.fact = s.fact, {each}.invalid_at = s.invalid_at, "
         f"{each}.valid_at = coalesce(r.valid_from, since)"
@@ -201,7 +201,7 @@ class EpisodeMutations:
         asked = {(label, name) for label in (EPISODE, ENTITY, RELATION) for name in ("id", "user_id", "agent_id")}
         asked |= {(ATTRIBUTE, "id"), (ATTRIBUTE, "user_id")}
         asked |= {(ENTITY, "name"), (ENTITY, "name_key"), (EPISODE, "thread_id")}
-        asked |= {(RELATION, name) for name in ("key", "target_key", "follows")}
+        asked |= {(RELATION, name) for name in ("key", "target_key", "follows", "changed_in")}
         self.keys = frozenset(asked).union(*(mutation.cypher.keys for mutation in self.mutations)) - _NO_KEYS
         self.indexes = terms_indexes(EPISODE, ENTITY, RELATION)
 
@@ -460,7 +460,7 @@ def _ends(
     ]
     if bound:
         yield "bind_relations", {**of_episode, "bound": bound}
-    yield from relation_ends.ends_after(relations, rules.ontologies.ends)
+    yield from relation_ends.ends_after(relations, rules.ontologies.ends, of_episode["episode"])
 
 
 def _common(scope: Mapping[str, str | None]) -> _Params:

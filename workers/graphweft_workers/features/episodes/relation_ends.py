@@ -81,60 +81,110 @@ _SUCCEED: Final = (
 )
 
 
-_DIFFERS: Final = "coalesce(r.{0}, '') <> coalesce({0}, '')"
+def edge_of(carried: str) -> str:
+    """Return the part of a query that finds the relationship ``x`` of relations ``r``; ``carried`` are the variables.
 
-
-def _ends(level: int) -> str:
-    """Return the part of a query that sets the ends of a level: of relations ``r``, or of what follows ``key``."""
-    if level:
-        # The place of a relation among its supports is found in two steps: by each ``_WINDOW``-th one, and in a part.
-        follow = (
-            f"{_OF_KEY}UNWIND found AS p WITH key, p WHERE p.level < {level} "
-            "WITH DISTINCT key, p ORDER BY p.valid_at, p.id "
-            "WITH key, collect(p) AS supports "
-            f"WITH key, supports, [at IN range(0, size(supports) - 1, {_WINDOW}) | supports[at]] AS marks "
-            f"MATCH (r:{RELATION}) WHERE r.follows = key AND r.level = {level} "
-            f"WITH r, supports, size([p IN marks WHERE p.valid_at <= {_AT.format('r')}]) * {_WINDOW} AS stop "
-            f"WITH r, supports[CASE WHEN stop <= {2 * _WINDOW} THEN 0 ELSE stop - {2 * _WINDOW} END "
-            f".. stop + {_WINDOW}] AS part "
-            f"WITH r, part, size([p IN part WHERE p.valid_at <= {_AT.format('r')}]) AS place "
-            f"WITH r, part[place .. place + {_WINDOW}] AS late, "
-            f"[p IN part[CASE WHEN place <= {_WINDOW} THEN 0 ELSE place - {_WINDOW} END .. place] "
-            f"WHERE coalesce(p.invalid_at, '~') > {_AT.format('r')}] AS held "
-            "WITH r, late, held, head([p IN late[0 .. 1] | p.valid_at]) AS first "
-            "WITH r, CASE WHEN size(held) > 0 THEN held ELSE [p IN late WHERE p.valid_at = first] END AS supports "
-            "WITH r, reduce(highest = '', support IN supports | "
-            "CASE WHEN coalesce(support.invalid_at, '~') + ' ' + support.id > highest "
-            "THEN coalesce(support.invalid_at, '~') + ' ' + support.id ELSE highest END) AS last "
-            "WITH r, CASE WHEN last = '' OR last STARTS WITH '~' THEN null ELSE last END AS follow "
-        )
-    else:
-        follow = "WITH r, null AS follow "
-    ended = {
-        "stated_until": "CASE WHEN ender IS NULL THEN null ELSE stated END",
-        "ended_at": "end_time",
-        "ended_by": "ender_id",
-        "ended_why": "CASE WHEN ender IS NULL THEN null WHEN ender = follow AND r.marks IS NULL THEN 'depends_on' "
-        "ELSE 'single_valued' END",
-        "invalid_at": "CASE WHEN ender IS NULL OR stated < end_time THEN stated ELSE end_time END",
-        "doubted_at": "CASE WHEN r.marks IS NULL THEN null ELSE gone_time END",
-        "doubted_by": "CASE WHEN r.marks IS NULL THEN null ELSE gone_id END",
-    }
+    Both ends are found first, and DISTINCT keeps it so: from one end alone, a server looks through all its
+    relationships for each relation.
+    """
     return (
-        f"{follow}"
-        f"WITH r, follow, {_STATED.format('r')} AS stated, [r.next_source, r.next_target, "
-        "CASE WHEN r.marks IS NULL THEN follow ELSE null END] AS enders "
-        "WITH r, follow, stated, "
-        "reduce(lowest = '~', each IN enders | CASE WHEN each < lowest THEN each ELSE lowest END) AS first "
-        "WITH r, follow, stated, CASE WHEN first = '~' THEN null ELSE first END AS ender "
-        "WITH r, follow, stated, ender, split(ender, ' ') AS at, split(follow, ' ') AS gone "
-        "WITH r, follow, stated, ender, at[0] AS end_time, at[1] AS ender_id, gone[0] AS gone_time, gone[1] AS gone_id "
-        f"WITH r, {', '.join(f'{value} AS {name}' for name, value in ended.items())} "
-        f"WHERE {' OR '.join(_DIFFERS.format(name) for name in ended)} "
-        f"SET {', '.join(f'r.{name} = {name}' for name in ended)} "
-        # By both ends: a source has many relationships.
-        f"WITH r MATCH (s:{ENTITY} {{id: r.source_id}}) MATCH (t:{ENTITY} {{id: r.target_id}}) WITH r, s, t "
-        f"MATCH (s)-[x:RELATED_TO {{id: r.id}}]->(t) "
+        f"MATCH (source:{ENTITY} {{id: r.source_id}}) MATCH (target:{ENTITY} {{id: r.target_id}}) "
+        f"WITH DISTINCT {carried}, source, target MATCH (source)-[x:RELATED_TO {{id: r.id}}]->(target) "
+    )
+
+
+_OWN: Final = " + '|' + ".join((
+    _AT.format("r"), f"coalesce({_STATED.format('r')}, '')", "coalesce(r.next_source, '')",
+    "coalesce(r.next_target, '')", "CASE WHEN r.marks IS NULL THEN '|' ELSE 'marks|' END",
+))  # fmt: skip
+"""All of a relation itself by which its end is found."""
+_IS_NEW: Final = f"NOT (coalesce(r.reckoned, '') STARTS WITH ({_OWN}))"
+_HELD: Final = "p.valid_at + ' ' + coalesce(p.invalid_at, '~')"
+"""All of a support by which it ends others."""
+_FULL: Final = "~~"
+"""Behind each time."""
+
+
+def _follow(level: int) -> str:
+    """Return the part of a query that finds the ends of supports for relations of a level that follow ``key``.
+
+    It looks only at relations that have changed since it did (``reckoned``), or near a support that has (``told_1`` to
+    ``told_4``). Supports are taken in parts of ``_WINDOW``, with those before and behind that relations may depend on:
+    so no row has a list of all, which a server would copy for each.
+    """
+    told = f"p.told_{level}"
+    return (
+        # A key that nothing follows has no row.
+        f"MATCH (r:{RELATION}) WHERE r.follows = key AND r.level = {level} "
+        f"WITH key, {_AT.format('r')} AS since, {_IS_NEW} AS is_new "
+        "WITH key, collect(CASE WHEN is_new THEN since ELSE null END) AS times "
+        f"OPTIONAL MATCH (a:{RELATION}) WHERE a.key = key WITH key, times, collect(a) AS own "
+        f"OPTIONAL MATCH (b:{RELATION}) WHERE b.target_key = key WITH key, times, own, collect(b) AS others "
+        # With null, because a relation without supports has an end, too.
+        "UNWIND own + others + [null] AS p "
+        f"WITH DISTINCT key, times, CASE WHEN p.level < {level} THEN p ELSE null END AS p ORDER BY p.valid_at, p.id "
+        "WITH key, times, collect(p) AS supports, collect(p.valid_at) AS begins, "
+        f"collect(coalesce({told}, '') <> {_HELD}) AS changed, "
+        f"collect(CASE WHEN {told} <> {_HELD} THEN split({told}, ' ')[0] ELSE null END) AS left_times "
+        f"UNWIND range(0, size(supports), {_WINDOW}) AS at "
+        f"WITH key, times, left_times, at, CASE WHEN at < {_WINDOW} THEN 0 ELSE at - {_WINDOW} END AS start, "
+        "CASE WHEN at = 0 THEN '' ELSE begins[at] END AS low, "
+        f"coalesce(begins[at + {_WINDOW}], '{_FULL}') AS high, "
+        f"CASE WHEN at < {_WINDOW} THEN '' ELSE begins[at - {_WINDOW}] END AS lowest, "
+        f"coalesce(begins[at + {2 * _WINDOW}], '{_FULL}') AS highest, supports, changed "
+        "WITH key, times, left_times, at, start, low, high, lowest, highest, supports, "
+        f"changed[start .. at + {2 * _WINDOW}] AS near "
+        "WITH key, times, at, start, low, high, supports, any(one IN near WHERE one) "
+        "OR any(gone IN left_times WHERE gone >= lowest AND gone <= highest) AS is_near "
+        "WHERE is_near OR any(time IN times WHERE time >= low AND time < high) "
+        "WITH key, at, low, high, is_near, "
+        f"[p IN supports[at .. at + {_WINDOW}] WHERE coalesce({told}, '') <> {_HELD}] AS news, "
+        f"[p IN supports[start .. at + {2 * _WINDOW}] | [p.valid_at, coalesce(p.invalid_at, '~') + ' ' + p.id]] "
+        "AS said "
+        f"OPTIONAL MATCH (r:{RELATION}) WHERE r.follows = key AND r.level = {level} "
+        f"AND {_AT.format('r')} >= low AND {_AT.format('r')} < high AND (is_near OR {_IS_NEW}) "
+        f"WITH news, key, at, r, {_AT.format('r')} AS since, said "
+        "WITH news, key, at, r, since, "
+        f"[each IN [s IN said WHERE s[0] <= since][-{_WINDOW} ..] WHERE each[1] > since + ' ~' | each[1]] AS held, "
+        f"[s IN said WHERE s[0] > since][0 .. {_WINDOW}] AS late "
+        "WITH news, key, at, r, CASE WHEN size(held) > 0 THEN held "
+        "ELSE [s IN late WHERE s[0] = late[0][0] | s[1]] END AS lasting "
+        "WITH news, key, at, r, reduce(highest = '', each IN lasting | "
+        "CASE WHEN each > highest THEN each ELSE highest END) AS last "
+        "WITH news, key, at, r, CASE WHEN last = '' OR last STARTS WITH '~' THEN null ELSE last END AS follow "
+    )
+
+
+_ENDED: Final[Mapping[str, str]] = {
+    "reckoned": "reckoned",
+    "stated_until": "CASE WHEN ender IS NULL THEN null ELSE stated END",
+    "ended_at": "by[0]",
+    "ended_by": "by[1]",
+    "ended_why": "CASE WHEN ender IS NULL THEN null WHEN ender = follow AND r.marks IS NULL THEN 'depends_on' "
+    "ELSE 'single_valued' END",
+    "invalid_at": "CASE WHEN ender IS NULL OR stated < by[0] THEN stated ELSE by[0] END",
+    "doubted_at": "CASE WHEN r.marks IS NULL THEN null ELSE gone[0] END",
+    "doubted_by": "CASE WHEN r.marks IS NULL THEN null ELSE gone[1] END",
+}
+
+
+def _ends(level: int, also: str = "") -> str:
+    """Return the part of a query that sets the ends of a level: of relations ``r``, or of what follows ``key``."""
+    of_part = "news, key, at, " if level else ""
+    told = f"FOREACH (p IN news | SET p.told_{level} = {_HELD}) WITH found " if level else ""
+    return (
+        f"{_follow(level) if level else f'WITH r, null AS follow WHERE {_IS_NEW} '}"
+        f"WITH {of_part}r, follow, {_OWN} + coalesce(follow, '') AS reckoned, "
+        "reduce(lowest = '~', each IN [r.next_source, r.next_target, "
+        "CASE WHEN r.marks IS NULL THEN follow ELSE null END] | "
+        "CASE WHEN each < lowest THEN each ELSE lowest END) AS ender "
+        f"WITH {of_part}r, follow, reckoned, {_STATED.format('r')} AS stated, "
+        "CASE WHEN ender = '~' THEN null ELSE ender END AS ender, coalesce(r.reckoned, '') <> reckoned AS differs "
+        f"WITH {of_part}collect(CASE WHEN differs THEN [r, reckoned, stated, ender, follow] ELSE null END) AS found "
+        f"{told}UNWIND found AS one WITH one[0] AS r, one[1] AS reckoned, one[2] AS stated, one[3] AS ender, "
+        "split(one[3], ' ') AS by, one[4] AS follow, split(one[4], ' ') AS gone "
+        f"SET {', '.join(f'r.{name} = {value}' for name, value in _ENDED.items())}{also} "
+        f"WITH r {edge_of('r')}"
         "SET x.invalid_at = r.invalid_at, x.ended_by = r.ended_by, x.ended_why = r.ended_why, "
         "x.doubted_at = r.doubted_at"
     )
@@ -159,13 +209,25 @@ BIND: Final[Mapping[str, str]] = {
         for name in BOUND
     }),
 }  # fmt: skip
+_CHANGED: Final = "r.changed_in = CASE WHEN $episode = '' THEN null ELSE $episode END"
+
+
+def _end(level: int) -> str:
+    if not level:
+        return f"UNWIND $keys AS key {_OF_KEY}UNWIND found AS r WITH DISTINCT r WHERE r.level = 0 {_ends(0, _ALSO)}"
+    return (
+        f"UNWIND [$episode] AS changing OPTIONAL MATCH (m:{RELATION}) WHERE m.changed_in = changing "
+        "WITH collect(m.key) + collect(m.target_key) + "
+        f"collect(CASE WHEN m.level = {level} THEN m.follows ELSE null END) AS more "
+        f"UNWIND $keys + more AS key WITH DISTINCT key {_ends(level, _ALSO)}"
+    )
+
+
+_ALSO: Final = f", {_CHANGED}"
 END: Final[Mapping[str, str]] = {
-    "succeed_relations": f"UNWIND $keys AS key {_SUCCEED}",
-    **{
-        f"end_relations_{level}": f"UNWIND $keys AS key {_OF_KEY}UNWIND found AS r WITH DISTINCT r "
-        f"WHERE r.level = {level} {_OF_FOLLOWED if level else ''}" + _ends(level)
-        for level in range(LEVELS + 1)
-    },
+    "succeed_relations": f"UNWIND $keys AS key {_SUCCEED}{_ALSO}",
+    **{f"end_relations_{level}": _end(level) for level in range(LEVELS + 1)},
+    "settle_relations": f"MATCH (r:{RELATION}) WHERE r.changed_in = $episode SET r.changed_in = null",
 }
 """In this order."""
 _OF_USER: Final = "r.user_id = $user_id AND r.scopes IS NOT NULL"
@@ -173,9 +235,10 @@ ERASE: Final[Mapping[str, str]] = {
     "rebind_relations": f"MATCH (r:{RELATION}) WHERE {_OF_USER} AND r.level IS NOT NULL SET "
     + _bound(dict.fromkeys(
         ("next_source", "next_target", "seen_source", "seen_target", "ended_at", "ended_by", "ended_why",
-         "stated_until", "doubted_at", "doubted_by"), "null",
+         "stated_until", "doubted_at", "doubted_by", "reckoned", "changed_in",
+         *(f"told_{level}" for level in range(1, LEVELS + 1))), "null",
     ))
-    + f" WITH r MATCH (a:{ENTITY} {{id: r.source_id}})-[x:RELATED_TO {{id: r.id}}]->(b:{ENTITY}) "
+    + f" WITH r {edge_of('r')}"
     "SET x.ended_by = null, x.ended_why = null, x.doubted_at = null",
     "succeed_rebound": f"MATCH (r:{RELATION}) WHERE {_OF_USER} AND r.single = 1 "
     "UNWIND [r.key, r.target_key] AS key WITH DISTINCT key WHERE key IS NOT NULL " + _SUCCEED,
@@ -204,10 +267,11 @@ def bound_of(relation: _Params, type: TypeEnds, asserted: str | None) -> _Params
     }
 
 
-def ends_after(relations: list[_Params], ends: EdgeEnds) -> list[tuple[str, _Params]]:
+def ends_after(relations: list[_Params], ends: EdgeEnds, episode: str) -> list[tuple[str, _Params]]:
     """Return the mutations that set the ends which relations of an episode change."""
     next_keys: dict[str, None] = {}
     levels: dict[int, dict[str, None]] = {}
+    beyond = ""
     for relation in relations:
         name = relation["name"]
         if name not in ends:
@@ -218,10 +282,16 @@ def ends_after(relations: list[_Params], ends: EdgeEnds) -> list[tuple[str, _Par
                 next_keys[_key(subject, name)] = None
             for level, type in ends.changed(name):
                 levels.setdefault(level, {})[_key(subject, type)] = None
+        if ends.reaches_others(name):
+            beyond = episode
     said: list[tuple[str, _Params]] = []
     if next_keys:
-        said.append(("succeed_relations", {"keys": list(next_keys)}))
-    said += [(f"end_relations_{level}", {"keys": list(keys)}) for level, keys in sorted(levels.items())]
+        said.append(("succeed_relations", {"keys": list(next_keys), "episode": beyond}))
+    said += [
+        (f"end_relations_{level}", {"keys": list(keys), "episode": beyond}) for level, keys in sorted(levels.items())
+    ]
+    if beyond:
+        said.append(("settle_relations", {"episode": beyond}))
     return said
 
 

@@ -101,16 +101,31 @@ _LOOKED_AHEAD: Final = 50
 """Later facts of a key that are compared with each one."""
 # A fact of a key is valid until the next one begins, in whatever order they arrive. If another thread repeats a fact,
 # the first one stays valid in its own thread (``thread_valid_to``), until any thread states another object.
-_VALIDITY: Final = (
-    f"MATCH (f:{FACT} {{key: key}}) WITH key, f ORDER BY f.valid_from, f.id WITH key, collect(f) AS facts "
-    f"UNWIND range(0, size(facts) - 1, {_LOOKED_AHEAD}) AS at "
-    f"WITH facts[at .. at + {2 * _LOOKED_AHEAD + 2}] AS facts UNWIND range(0, size(facts) - 1) AS number "
-    f"WITH facts, number WHERE number < {_LOOKED_AHEAD} "
-    f"WITH facts[number] AS fact, facts[number + 1 .. number + {_LOOKED_AHEAD + 1}] AS others, "
-    f"facts[number + 1] AS later, facts[number + {_LOOKED_AHEAD + 1}] AS beyond "
-    "SET fact.valid_to = later.valid_from, fact.thread_valid_to = coalesce(head([other IN others WHERE "
-    "other.object <> fact.object OR coalesce(other.thread_id, '') = coalesce(fact.thread_id, '') "
-    "| other.valid_from]), beyond.valid_from)"
+# A new fact does not fit to its neighbours, so parts of so many facts in which all fit are passed over. Where one is
+# erased, its neighbours may fit, if they begin at one time.
+_FITS: Final = "coalesce(facts[at + place].valid_to, '') = coalesce(facts[at + place + 1].valid_from, '')"
+
+
+def _validity(parts: str) -> str:
+    """Return the query that sets the validity of the facts of ``key``; ``parts`` is the condition of a part ``at``."""
+    return (
+        f"MATCH (f:{FACT} {{key: key}}) WITH key, f ORDER BY f.valid_from, f.id WITH key, collect(f) AS facts "
+        f"UNWIND [at IN range(0, size(facts) - 1, {_LOOKED_AHEAD}){parts} "
+        f"| facts[at .. at + {2 * _LOOKED_AHEAD + 2}]] AS part "
+        "WITH part, [each IN part | [each.object, coalesce(each.thread_id, ''), each.valid_from]] AS said "
+        f"UNWIND range(0, size(part) - 1) AS number WITH part, said, number WHERE number < {_LOOKED_AHEAD} "
+        f"WITH part[number] AS fact, said[number] AS one, said[number + 1 .. number + {_LOOKED_AHEAD + 1}] AS others, "
+        f"said[number + 1][2] AS later, said[number + {_LOOKED_AHEAD + 1}][2] AS beyond "
+        "WITH fact, later, coalesce(head([other IN others WHERE other[0] <> one[0] OR other[1] = one[1] | other[2]]), "
+        "beyond) AS of_thread "
+        "WHERE coalesce(fact.valid_to, '') <> coalesce(later, '') "
+        "OR coalesce(fact.thread_valid_to, '') <> coalesce(of_thread, '') "
+        "SET fact.valid_to = later, fact.thread_valid_to = of_thread"
+    )
+
+
+_NEAR_NEW: Final = (
+    f" WHERE any(place IN range(0, {2 * _LOOKED_AHEAD + 1}) WHERE at + place < size(facts) AND NOT ({_FITS}))"
 )
 
 
@@ -283,7 +298,7 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "MERGE (f)-[:EXTRACTED_FROM]->(s)",
     ),
     "fact_sources": ("memory.summarized", _tie(FACT)),
-    "validity": ("memory.summarized", f"UNWIND $keys AS key {_VALIDITY}"),
+    "validity": ("memory.summarized", f"UNWIND $keys AS key {_validity(_NEAR_NEW)}"),
     "preferences": (
         "memory.summarized",
         f"MATCH (s:{SUMMARY} {{id: $id}}) MATCH (u:{PROFILE} {{id: $user_id}}) UNWIND $preferences AS stated "
@@ -367,7 +382,7 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "erase_validity": (
         "memory.erase",
-        f"MATCH (kept:{FACT} {{user_id: $user_id}}) WITH DISTINCT kept.key AS key {_VALIDITY}",
+        f"MATCH (kept:{FACT} {{user_id: $user_id}}) WITH DISTINCT kept.key AS key {_validity('')}",
     ),
     "judge": ("statement.judged", f"{_AS_SEEN}{_KEEP_VERDICT}"),
     "judge_end": (

@@ -67,6 +67,7 @@ class EdgeEnds:
         self._single: set[str] = set()
         self._symmetric: set[str] = set()
         self._dependents: dict[str, set[str]] = {}
+        self._depends_on: dict[str, set[str]] = {}
         for rules in of_ontologies:
             for name, each in ends_of(rules).items():
                 self._levels.setdefault(name, set()).add(each.level)
@@ -76,6 +77,7 @@ class EdgeEnds:
                     self._symmetric.add(name)
                 if each.depends_on is not None:
                     self._dependents.setdefault(each.depends_on, set()).add(name)
+                    self._depends_on.setdefault(name, set()).add(each.depends_on)
 
     def __contains__(self, name: str) -> bool:
         """Tell whether relations of a type may end by a rule, or by whose end others do."""
@@ -90,7 +92,25 @@ class EdgeEnds:
         return name in self._symmetric
 
     def changed(self, name: str) -> list[tuple[int, str]]:
-        """Return the types, with their levels, whose ends may change with a relation of a type; itself, too."""
+        """Return the levels whose ends may change with a relation of a type, and the types by which they are found.
+
+        What depends on none is found by its own type, and others by the type on which they depend.
+        """
+        return sorted(
+            {
+                (level, found)
+                for each in self._reached(name)
+                for level in self._levels.get(each, ())
+                for found in (self._depends_on[each] if level else (each,))
+            }
+        )
+
+    def reaches_others(self, name: str) -> bool:
+        """Tell whether with a relation of a type ends may change that are of other entities than its own."""
+        return any(each in self._symmetric for each in self._reached(name))
+
+    def _reached(self, name: str) -> list[str]:
+        """Return a type and those that depend on it, one through the other."""
         found: dict[str, None] = {}
         to_do = [name]
         while to_do:
@@ -98,7 +118,7 @@ class EdgeEnds:
             if each not in found:
                 found[each] = None
                 to_do += sorted(self._dependents.get(each, ()))
-        return sorted((level, each) for each in found for level in self._levels.get(each, ()))
+        return list(found)
 
 
 def ends_of(rules: Mapping[str, EdgeRule]) -> dict[str, TypeEnds]:

@@ -277,7 +277,7 @@ def _reaches(policy: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("example_of", EXAMPLES)
-@pytest.mark.parametrize("egress", ([], [{"ports": [{"port": 6379}]}]), ids=("default", "egress"))
+@pytest.mark.parametrize("egress", [[], [{"ports": [{"port": 6379}]}]], ids=("default", "egress"))
 def test_each_pod_has_one_policy_and_reaches_its_servers(
     tmp_path: Path, example_of: str, egress: list[dict[str, Any]]
 ) -> None:

@@ -83,8 +83,8 @@ class VerdictsJob(Job):
     """Emits ``statement.judged`` events for new statements that have candidates.
 
     Ids derive from the statements, so a repetition is a duplicate and the first answer counts. While the model is
-    unavailable, the job waits. An event whose statements the model cannot compare becomes a dead letter; a retry has
-    them compared again.
+    unavailable, the job waits. An event whose statements the model cannot compare, or the graph does not return,
+    becomes a dead letter; a retry has them compared again.
     """
 
     group = channels.VERDICTS_GROUP
@@ -113,13 +113,7 @@ class VerdictsJob(Job):
                         yield events
                 elif again := await self._again(each.event):
                     yield again
-            except QueryFailed as error:
-                VERDICTS.add(1, "failed")
-                logger.warning(
-                    "statements_not_judged", app_id=each.event.appid, event_id=each.event.id, code=error.code,
-                    message=str(error),
-                )  # fmt: skip
-            except NotJudged as error:
+            except (QueryFailed, NotJudged) as error:
                 VERDICTS.add(1, "failed")
                 yield [self._letter(each, error)]
 
@@ -198,7 +192,7 @@ class VerdictsJob(Job):
         table = await self._graph.read(app_id, query, dict(params), timeout_s=self._timing.query_s)
         return [_Found(said=Said(id=id, text=text, time=time), digest=digest) for id, text, time, digest in table.rows]
 
-    def _letter(self, each: JobEvent, error: NotJudged) -> DeadLetter:
+    def _letter(self, each: JobEvent, error: NotJudged | QueryFailed) -> DeadLetter:
         assert each.entry is not None
         rule, mutation = EXTRACT
         logger.error("statements_not_judged", event_id=each.event.id, position=each.position, error=str(error))

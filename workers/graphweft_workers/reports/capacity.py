@@ -130,7 +130,7 @@ class RoleNeed:
     """The figure that decides."""
 
 
-class Uses(NamedTuple):
+class PlannedUse(NamedTuple):
     """The share of a core that the busiest one of each kind needs; of servers, of their main threads."""
 
     worker: float
@@ -176,7 +176,7 @@ class Capacity:
         self._events_per_s, self._requests_per_s = events, requests
         graph = events * figures.server_event + self._queries_per_s * figures.server_serial
         bus = events * figures.bus_event + requests * figures.bus_request
-        self.uses = Uses(worker / 1e6, graph / 1e6, bus / 1e6)
+        self.uses = PlannedUse(worker / 1e6, graph / 1e6, bus / 1e6)
         return max(self.uses) <= demand.use
 
     @property

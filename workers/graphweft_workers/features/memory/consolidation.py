@@ -19,7 +19,7 @@ from graphweft_contracts import Event, QueryFailed, channels
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.memory import SCOPES, MemoryScope, MemorySummarized, derived_id
-from graphweft_workers.features.memory.applied import Applied
+from graphweft_workers.features.memory.graph_progress import GraphProgress
 from graphweft_workers.features.memory.retention import Retention
 from graphweft_workers.features.memory.summariser import MemoryText, Summariser
 from graphweft_workers.ports.bus import Bus
@@ -103,7 +103,7 @@ class ConsolidationJob(Job):
         self._retention = retention
         self._clock = clock
         self._timing = timing
-        self._applied = Applied(graph, bus, clock=clock, timing=timing)
+        self._progress = GraphProgress(graph, bus, clock=clock, timing=timing)
         self._under_way: BoundedDict[_Thread, tuple[str, float]] = BoundedDict(_REMEMBERED)
         """Thread -> id of its pending event, and when it was emitted."""
         self.summaries: int = 0
@@ -121,7 +121,7 @@ class ConsolidationJob(Job):
             self._retention.note(last)
         if self._summariser is None:
             return
-        await self._applied.reach(last)
+        await self._progress.reach(last)
         for each in seen:
             if each.event.type == _SUMMARIZED:
                 self._came_back(each.event)

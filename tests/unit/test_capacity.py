@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from graphweft_contracts import InvalidSettings
-from graphweft_workers.reports.capacity import MOST_PARTITIONS, Capacity, Demand, EventCost, Figures, RoleNeed
+from graphweft_workers.processes.event_cost import EventCost
+from graphweft_workers.reports.capacity import MOST_PARTITIONS, Capacity, Demand, Figures, RoleNeed
 
 
 def plan(**demand: float) -> Capacity:

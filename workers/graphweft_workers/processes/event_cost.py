@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,6 @@ from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.processes.mutation import open_mutation
-from graphweft_workers.reports.capacity import EventCost
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.garbage_collection import collect_less_often
 from graphweft_workers.wiring.connections import make_bus, make_graph, make_transport
@@ -36,6 +36,18 @@ _PARTITIONS: Final = 4
 _ROUNDS: Final = 3
 _POLL_S: Final = 0.05
 _FLUSH_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventCost:
+    """What events cost on a machine, in microseconds of CPU."""
+
+    worker_event: float
+    """For an event of a large batch of one app."""
+    worker_write: float
+    """For each app of a batch."""
+    server_event: float
+    server_write: float
 
 
 async def event_cost(settings: Settings, events: Sequence[Event]) -> EventCost:

@@ -16,12 +16,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, Self
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.channels import partition_of
 from graphweft_contracts.layout import DEFAULT_PARTITIONS
 from graphweft_workers.reports.report import Notice, Part, TextTable
+
+if TYPE_CHECKING:  # it needs a worker and servers
+    from graphweft_workers.processes.event_cost import EventCost
 
 MOST_PARTITIONS: Final = 256
 """The largest number of partitions of a bus."""
@@ -30,18 +33,6 @@ _BATCH_BYTES: Final = 4 * 1024**2
 _FILLED_S: Final = 1.0
 """No batch takes the events of a longer time, or they would wait."""
 _HOUR_S: Final = 3_600
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventCost:
-    """What events cost on a machine, in microseconds of CPU."""
-
-    worker_event: float
-    """For an event of a large batch of one app."""
-    worker_write: float
-    """For each app of a batch."""
-    server_event: float
-    server_write: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

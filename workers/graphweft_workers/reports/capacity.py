@@ -157,12 +157,14 @@ class Capacity:
         events = sum(rates)
         requests = demand.requests * events / demand.events
         first = math.ceil((events * self._event_us + self._writes(rates) * figures.worker_write) / 1e6 / demand.use)
-        for self.workers in range(min(max(1, first), MOST_PARTITIONS), MOST_PARTITIONS + 1):
+        self.workers = min(max(1, first), MOST_PARTITIONS)
+        while True:
             self.partitions = _partitions(self.workers)
             held = [(sum(each), self._writes(each)) for each in self._held(rates)]
             worker = max(each * self._event_us + writes * figures.worker_write for each, writes in held)
-            if worker <= demand.use * 1e6:
+            if worker <= demand.use * 1e6 or self.workers >= MOST_PARTITIONS:
                 break
+            self.workers += 1
         self._writes_per_s = sum(writes for _, writes in held)
         self._events_per_s, self._requests_per_s = events, requests
         graph = events * figures.server_event + self._queries_per_s * figures.server_serial

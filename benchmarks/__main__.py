@@ -16,6 +16,7 @@ import typer
 from benchmarks import (
     adapters,
     attack,
+    capacity,
     consumers,
     context,
     dear,
@@ -61,6 +62,7 @@ PARTS: Final = (
     Part("t", "hostile conditions and texts", 12, hostile.run),
     Part("l", "start with many workflows", 30, start.run),
     Part("s", "CPU for each event with 1,000 apps", 150, many_apps.run),
+    Part("w", "a worker at 60 % of its plan", 120, capacity.run),
     Part("v", "cost of metrics and traces", 150, telemetry.run),
     Part("d", "memory and rate by the number of events", 45, size.run),
     Part("m", "rebuild, redis x falkordb", 40, partial(replaying.against_unwind, "falkordb")),

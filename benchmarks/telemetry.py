@@ -1,4 +1,4 @@
-"""(v) What metrics and traces cost a worker: its CPU for each event of a backlog, with and without them.
+"""(v) What metrics, traces and the effects stream cost a worker: its CPU for each event of a backlog, with and without.
 
 Each event names the span that sent it, as those of a traced program do, and with it whether it is sampled. The
 collector only answers. It runs in the process that measures, whose CPU does not count.
@@ -37,6 +37,8 @@ class Telemetry:
     metrics: bool
     sampled: float | None
     """Share of the events whose sender is sampled; ``None``: the worker exports no spans."""
+    effects_keep: int = 0
+    """Messages that the effects stream keeps; 0: there is none."""
 
 
 KINDS: Final[Mapping[str, Telemetry]] = {
@@ -44,6 +46,7 @@ KINDS: Final[Mapping[str, Telemetry]] = {
     "metrics": Telemetry(metrics=True, sampled=None),
     "metrics, 1 % of traces": Telemetry(metrics=True, sampled=0.01),
     "metrics, all traces": Telemetry(metrics=True, sampled=1.0),
+    "the effects stream": Telemetry(metrics=False, sampled=None, effects_keep=10_000),
 }
 
 
@@ -79,7 +82,7 @@ async def _cpu_us(
 ) -> float:
     await services.clear("redis", "falkordb")
     probe = await services.probe("falkordb")
-    settings = settings.model_copy(update={"metrics": kind.metrics})
+    settings = settings.model_copy(update={"metrics": kind.metrics, "effects_keep": kind.effects_keep})
     exports = {} if kind.sampled is None else {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
     async with process(ENGINE, settings, kill=True, environment=exports) as engine:
         await settled(settings, [engine])

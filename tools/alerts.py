@@ -213,6 +213,22 @@ ALERTS: Final = (
         "on.",
     ),
     Alert(
+        name="GraphweftJobWaits", minutes=5, severity="warning",
+        query="max by (group) (graphweft_job_waiting_seconds) > 300",
+        summary="The job {{ $labels.group }} has waited for more than 5 minutes for what it needs.",
+        steps="`graphweft status` says what it waits for and since when: a model that does not answer or refuses the "
+        "key, or a graph that is behind. Mend that; the job goes on by itself, and no event is lost. Until then "
+        "memories have no vectors, summaries, verdicts or facts, and searches find them by words.",
+    ),
+    Alert(
+        name="GraphweftJobResultsLost", minutes=0, severity="warning",
+        query=_grew('graphweft_job_skipped_total{reason=~"event_refused|events_lost"}', "group, reason", "15m"),
+        summary="The job {{ $labels.group }} lost results: {{ $labels.reason }}.",
+        steps="`graphweft status` counts them by app, and the log of the memory worker names them. `event_refused`: "
+        "the bus takes no event of that size. `events_lost`: the bus was trimmed before the job read it: trim with "
+        "`graphweft trim` only. What lacks a vector gets one by `graphweft memory embed --app APP`.",
+    ),
+    Alert(
         name="GraphweftBacklog", minutes=15, severity="warning",
         query="max by (group) (graphweft_backlog_events) > 10000",
         summary="The job {{ $labels.group }} has been behind by 10,000 events for 15 minutes.",

@@ -136,6 +136,13 @@ DASHBOARDS: Final[Mapping[str, Sequence[Panel]]] = {
                 "{{group}}": "max by (group) (graphweft_backlog_events)",
             },
         ),
+        Panel(
+            title="Jobs that wait",
+            unit="s",
+            queries={
+                "{{group}}": "max by (group) (graphweft_job_waiting_seconds)",
+            },
+        ),
         Panel(title="Archive is behind", unit="short", queries={"entries": "max(graphweft_archive_behind_events)"}),
         Panel(
             title="Event loop wakes too late",

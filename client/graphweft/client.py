@@ -15,7 +15,7 @@ from uuid import uuid4
 from graphweft import tracing
 from graphweft.background_loop import renew_after_fork
 from graphweft.loop_connection import ClientStats, LoopConnection, SendingLimits
-from graphweft.outbox import EncodedEvent, Pending
+from graphweft.outbox import EncodedEvent, PendingEvent
 from graphweft.time_limit import time_limit
 from graphweft.timing import CLIENT_TIMING, DEFAULT_BUDGET_MS, ClientTiming
 from graphweft.token_bucket import TokenBucket
@@ -218,7 +218,7 @@ class Client:
         with tracing.sending(events, self._system):
             taken = self._accept(events)
             if not self._closed and not self._connected().at_once:
-                waiting = [each.position for each in taken if isinstance(each, Pending) and not _is_held(each)]
+                waiting = [each.position for each in taken if isinstance(each, PendingEvent) and not _is_held(each)]
                 if waiting:
                     await asyncio.wait(waiting, timeout=wait_s)
             return [_known(each) for each in taken]
@@ -539,7 +539,7 @@ class Client:
         self._is_shared = True
         return self._transport
 
-    def _accept(self, events: Sequence[Event | EncodedEvent]) -> list[Pending | InvalidEvent | None]:
+    def _accept(self, events: Sequence[Event | EncodedEvent]) -> list[PendingEvent | InvalidEvent | None]:
         """Put the events into the outbox, all or none; return them, or an error or None for one that is refused."""
         if self._closed:
             self.stats.rejected += len(events)
@@ -547,20 +547,20 @@ class Client:
                 logger.warning("event %s is not sent: the client is closed", getattr(event, "id", None))
             return [None] * len(events)
         taken = [self._taken(event) for event in events]
-        fresh = [each for each in taken if isinstance(each, Pending)]
+        fresh = [each for each in taken if isinstance(each, PendingEvent)]
         return [*taken] if self._connected().add(fresh) else [None] * len(events)
 
     def _positions(self, events: Sequence[Event]) -> list[asyncio.Future[str | None] | None]:
         """Put the events into the outbox; return their positions, None for one that is refused."""
-        return [each.position if isinstance(each, Pending) else None for each in self._accept(events)]
+        return [each.position if isinstance(each, PendingEvent) else None for each in self._accept(events)]
 
-    def _taken(self, given: Event | EncodedEvent) -> Pending | InvalidEvent:
+    def _taken(self, given: Event | EncodedEvent) -> PendingEvent | InvalidEvent:
         """Return the encoded event, or an error, which is counted, if it is invalid or not JSON."""
         event = given.event if isinstance(given, EncodedEvent) else given
         try:
             outgoing = given.outgoing if isinstance(given, EncodedEvent) else self._encode(event)
             size = len(outgoing.key) + sum(map(len, outgoing.fields.values()))
-            return Pending(event_id=event.id, outgoing=outgoing, size=size)
+            return PendingEvent(event_id=event.id, outgoing=outgoing, size=size)
         except InvalidEvent as error:
             self.stats.rejected += 1
             logger.error("event %s is not sent: %s", event.id, error)
@@ -574,13 +574,13 @@ class Client:
             return InvalidEvent("the event cannot be encoded as JSON")
 
 
-def _is_held(pending: Pending) -> bool:
+def _is_held(pending: PendingEvent) -> bool:
     return pending.queue is not None and pending.queue.held
 
 
-def _known(taken: Pending | InvalidEvent | None) -> str | InvalidEvent | PartitionRefused | None:
+def _known(taken: PendingEvent | InvalidEvent | None) -> str | InvalidEvent | PartitionRefused | None:
     """Return what is known of an event by now; None for one that waits, or was dropped."""
-    if not isinstance(taken, Pending):
+    if not isinstance(taken, PendingEvent):
         return taken
     return (taken.position.result() if taken.position.done() else None) or taken.refusal
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from graphweft.outbox import Outbox, PartitionQueue, Pending
+from graphweft.outbox import Outbox, PartitionQueue, PendingEvent
 from graphweft.time_limit import time_limit
 from graphweft.timing import ClientTiming
 from graphweft.token_bucket import TokenBucket
@@ -104,7 +104,7 @@ class LoopConnection:
         """Whether a caller need not wait: the bus is known to be unavailable, or a rate lets events wait."""
         return self._bus_unavailable or self._pacing
 
-    def add(self, events: Sequence[Pending]) -> bool:
+    def add(self, events: Sequence[PendingEvent]) -> bool:
         """Send these events, all or none; return False, and count them as dropped, if there is no room for them."""
         if not self.outbox.add(events, sharing=not self._bus_unavailable):
             self._drop(len(events))
@@ -122,7 +122,7 @@ class LoopConnection:
         waiting = sorted(other.outbox.pending(), key=lambda pending: pending.number)
         for pending in waiting:
             self._stats.buffered -= 1
-            again = Pending(event_id=pending.event_id, outgoing=pending.outgoing, size=pending.size)
+            again = PendingEvent(event_id=pending.event_id, outgoing=pending.outgoing, size=pending.size)
             self.add([again])
 
     async def flush(self, timeout_s: float) -> bool:
@@ -161,7 +161,7 @@ class LoopConnection:
         while True:
             await self._arrived.wait()
             await self._pace()
-            batch: Sequence[Pending] = ()
+            batch: Sequence[PendingEvent] = ()
             try:
                 if self._partitioned is not None:
                     self.outbox.use(await self._partitioned.layout())
@@ -198,13 +198,13 @@ class LoopConnection:
         self._wake()
         logger.warning("partition %d of the bus takes events again", queue.partition)
 
-    async def _deliver(self, batch: Sequence[Pending]) -> set[PartitionQueue]:
+    async def _deliver(self, batch: Sequence[PendingEvent]) -> set[PartitionQueue]:
         """Append events, and settle those that the bus has or refuses; return the queues that are held by now.
 
         Raises what concerns all partitions, after the events with a known outcome are settled.
         """
         held: set[PartitionQueue] = set()
-        alone: list[Pending] = []
+        alone: list[PendingEvent] = []
         for pending, outcome in zip(batch, await self._append(batch), strict=True):
             queue = pending.queue
             if isinstance(outcome, InvalidEvent) and len(batch) > 1:
@@ -219,7 +219,7 @@ class LoopConnection:
                 held |= await self._deliver([pending])
         return held
 
-    async def _append(self, batch: Sequence[Pending]) -> Sequence[Outcome]:
+    async def _append(self, batch: Sequence[PendingEvent]) -> Sequence[Outcome]:
         """Append events, and return the outcome of each. Raises what concerns all partitions."""
         events = [pending.outgoing for pending in batch]
         try:
@@ -278,7 +278,7 @@ class LoopConnection:
             self._pacing = waited = True
             await self._clock.sleep(wait_s)
 
-    def _within_rates(self, batch: list[Pending]) -> list[Pending]:
+    def _within_rates(self, batch: list[PendingEvent]) -> list[PendingEvent]:
         """Return the first events of a batch that the rates allow now, at least one."""
         if self._limits.events is not None:
             batch = batch[: max(1, int(self._limits.events.left))]
@@ -302,7 +302,7 @@ class LoopConnection:
                 self.outbox.limit, self.outbox.limit_bytes, self._stats.dropped,
             )  # fmt: skip
 
-    def _settle(self, pending: Pending, outcome: Outcome) -> None:
+    def _settle(self, pending: PendingEvent, outcome: Outcome) -> None:
         """Remove an event from the outbox with its position, or with the error for which the bus refuses it."""
         queue = pending.queue
         if isinstance(outcome, str):

@@ -21,7 +21,7 @@ class PartitionQueue:
     """The events for one partition, in order."""
 
     partition: int
-    events: deque[Pending] = field(default_factory=deque)
+    events: deque[PendingEvent] = field(default_factory=deque)
     bytes: int = 0
     held: bool = False
     """Whether the partition takes no events for now. Then its queue is sent apart from the others."""
@@ -30,13 +30,13 @@ class PartitionQueue:
     refusal: str = ""
     """Why it refused the last one."""
 
-    def add(self, pending: Pending) -> None:
+    def add(self, pending: PendingEvent) -> None:
         """Put an event at the end."""
         pending.queue = self
         self.events.append(pending)
         self.bytes += pending.size
 
-    def first(self, count: int) -> list[Pending]:
+    def first(self, count: int) -> list[PendingEvent]:
         """Return the first events."""
         return list(islice((pending for pending in self.events if not pending.settled), count))
 
@@ -55,7 +55,7 @@ class EncodedEvent:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Pending:
+class PendingEvent:
     """An event in the outbox."""
 
     event_id: str
@@ -94,7 +94,7 @@ class Outbox:
         for pending in waiting:
             self._queue_of(pending).add(pending)
 
-    def add(self, events: Sequence[Pending], *, sharing: bool = True) -> bool:
+    def add(self, events: Sequence[PendingEvent], *, sharing: bool = True) -> bool:
         """Take all events and return True, or take none and return False if there is no room for all of them.
 
         With ``sharing``, queues that are held have half of the room, so that events of the others find some.
@@ -116,11 +116,11 @@ class Outbox:
         self._bytes += size
         return True
 
-    def pending(self) -> Iterable[Pending]:
+    def pending(self) -> Iterable[PendingEvent]:
         """Return all events, queue by queue."""
         return [pending for queue in self._queues.values() for pending in queue.first(self.limit)]
 
-    def first(self, count: int) -> list[Pending]:
+    def first(self, count: int) -> list[PendingEvent]:
         """Return the oldest events of all queues that are not held."""
         parts = [queue.events for queue in self._queues.values() if queue.events and not queue.held]
         merged = chain(*parts) if len(parts) == 1 else heapq.merge(*parts, key=attrgetter("number"))
@@ -136,7 +136,7 @@ class Outbox:
         """Whether some event is in a queue that is not held."""
         return any(queue.events and not queue.held for queue in self._queues.values())
 
-    def settle(self, pending: Pending, position: str | None) -> None:
+    def settle(self, pending: PendingEvent, position: str | None) -> None:
         """Remove an event, and set its position."""
         if pending.settled:
             return
@@ -150,7 +150,7 @@ class Outbox:
         if not pending.position.done():
             pending.position.set_result(position)
 
-    def _queue_of(self, pending: Pending) -> PartitionQueue:
+    def _queue_of(self, pending: PendingEvent) -> PartitionQueue:
         partition = 0 if self._layout is None else self._layout.partition_of(pending.outgoing.key)
         queue = self._queues.get(partition)
         if queue is None:

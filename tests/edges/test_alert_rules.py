@@ -82,6 +82,9 @@ HEALTHY: Final[Series] = {
     'graphweft_model_calls_total{kind="chat", result="ok", instance="m1"}': "0+60x120",
     'graphweft_model_calls_total{kind="chat", result="unavailable", instance="m1"}': "0+6x120",
     'graphweft_backlog_events{group="episodes", instance="m1"}': "200x120",
+    'graphweft_job_waiting_seconds{group="episodes", instance="m1"}': "0x20 60+60x4 0x95",
+    'graphweft_job_skipped_total{group="episodes", reason="text_refused", instance="m1"}': "0+1x120",
+    'graphweft_job_skipped_total{group="episodes", reason="events_lost", instance="m1"}': "3x120",
     'graphweft_events_published_total{result="sent", instance="g1"}': "0+600x120",
     'graphweft_events_published_total{result="dropped", instance="g1"}': "5x120",
     'graphweft_metrics_looks_failed_total{instance="w1"}': "2x120",
@@ -217,6 +220,16 @@ FAILURES: Final[Sequence[Failure]] = (
         alert="GraphweftModelFails", labels={"kind": "chat"},
         series={'graphweft_model_calls_total{kind="chat", result="unavailable", instance="m1"}': "0x30 0+30x90"},
         summary="More than 20 % of the requests to models (chat) fail.",
+    ),
+    Failure(
+        alert="GraphweftJobWaits", labels={"group": "episodes"},
+        series={'graphweft_job_waiting_seconds{group="episodes", instance="m1"}': "0x30 60+60x90"},
+        summary="The job episodes has waited for more than 5 minutes for what it needs.",
+    ),
+    Failure(
+        alert="GraphweftJobResultsLost", labels={"group": "episodes", "reason": "events_lost"}, minute=32,
+        series={'graphweft_job_skipped_total{group="episodes", reason="events_lost", instance="m1"}': "3x30 5x90"},
+        summary="The job episodes lost results: events_lost.",
     ),
     Failure(
         alert="GraphweftBacklog", labels={"group": "episodes"},

@@ -103,7 +103,11 @@ def test_what_names_pods_or_deployments_finds_them(name: str) -> None:
     objects = example(name)
     deployments = of_kind(objects, "Deployment")
     pods = [each["spec"]["template"]["metadata"]["labels"] for each in deployments.values()]
-    pods += [each["spec"]["template"]["metadata"]["labels"] for each in of_kind(objects, "StatefulSet").values()]
+    pods += [
+        each["spec"]["template"]["metadata"]["labels"]
+        for kind in ("StatefulSet", "Job")
+        for each in of_kind(objects, kind).values()
+    ]
 
     def selected(labels: dict[str, str]) -> int:
         return sum(labels.items() <= each.items() for each in pods)
@@ -265,6 +269,30 @@ def test_workers_are_scaled_by_the_lag_of_either_bus() -> None:
     assert trigger["metadata"]["consumerGroup"] == channels.MUTATION_GROUP
     assert trigger["metadata"]["topic"] == channels.EVENTS_TOPIC
     assert trigger["authenticationRef"] == {"name": "graphweft-kafka"}
+
+
+def _reaches(policy: dict[str, Any]) -> list[Any]:
+    """Return what the pods of a policy may open, and to whom."""
+    return [policy["spec"]["policyTypes"], policy["spec"].get("egress")]
+
+
+@pytest.mark.parametrize("example_of", EXAMPLES)
+@pytest.mark.parametrize("egress", [[], [{"ports": [{"port": 6379}]}]], ids=("default", "egress"))
+def test_each_pod_has_one_policy_and_reaches_its_servers(
+    tmp_path: Path, example_of: str, egress: list[dict[str, Any]]
+) -> None:
+    values = {"networkPolicy": {"enabled": True, "egress": egress}, "rules": {"files": {"W/graph_injection.yaml": "a"}}}
+    objects = render(tmp_path, values, example=example_of)
+    policies = of_kind(objects, "NetworkPolicy")
+    owners = [each for kind in ("Deployment", "StatefulSet", "Job") for each in of_kind(objects, kind).values()]
+    for owner in owners:
+        labels = owner["spec"]["template"]["metadata"]["labels"]
+        mine = [name for name, each in policies.items()
+                if each["spec"]["podSelector"]["matchLabels"].items() <= labels.items()]  # fmt: skip
+        assert len(mine) == 1, owner["metadata"]["name"]
+    push, worker = policies["gw-graphweft-rules-push"], policies["gw-graphweft-worker"]
+    assert _reaches(push) == _reaches(worker), "it needs the same servers"
+    assert push["spec"]["ingress"] == [], "it serves nothing"
 
 
 def test_policies_open_the_ports_that_are_used() -> None:

@@ -1179,13 +1179,33 @@ async def test_what_is_left_of_a_refused_request_breaks_nothing(stack: Stack, tm
             assert (await asking.get("/readyz")).json() == {"bus": "ok", "responder": "ok"}
 
 
+def test_who_connects_while_a_gateway_starts_is_refused_at_once() -> None:
+    """A connection that waited in the queue of the socket would use up the budget of its request."""
+    with http_server_module.bound("127.0.0.1", 0) as listener, pytest.raises(ConnectionRefusedError):
+        socket.create_connection(listener.getsockname())
+
+
+async def test_an_address_that_another_process_takes_meanwhile_is_named() -> None:
+    bound = http_server_module.bound
+    with bound("127.0.0.1", 0) as first, bound(*first.getsockname()) as listener:
+        first.listen()
+        config = http_server_module.server_config(None, connections=3, lifespan="off")
+        with pytest.raises(InvalidSettings, match=r"cannot listen on 127\.0\.0\.1:\d+: Address already in use"):
+            await http_server_module.HttpServer(config, lambda: None).serve([listener])
+
+
 def test_small_answers_are_sent_at_once() -> None:
     with (
-        http_server_module.listening("127.0.0.1", 0) as listener,
-        socket.create_connection(listener.getsockname()),
+        http_server_module.bound("127.0.0.1", 0) as listener,
+        _opened(listener),
         listener.accept()[0] as accepted,
     ):
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def _opened(listener: socket.socket) -> socket.socket:
+    listener.listen()
+    return socket.create_connection(listener.getsockname())
 
 
 async def test_who_sends_odd_bytes_or_opens_many_connections_is_refused(stack: Stack, tmp_path: Path) -> None:

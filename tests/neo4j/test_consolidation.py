@@ -36,9 +36,9 @@ from graphweft_workers.engine.job_worker import JobWorker
 from graphweft_workers.engine.log.read import letter_for
 from graphweft_workers.engine.plan.digest import Digest, read_digest
 from graphweft_workers.engine.worker import MutationWorker
-from graphweft_workers.features.memory.applied import MutationsBehind
 from graphweft_workers.features.memory.consolidation import ConsolidationJob
 from graphweft_workers.features.memory.extractive_summariser import ExtractiveSummariser
+from graphweft_workers.features.memory.graph_progress import MutationsBehind
 from graphweft_workers.features.memory.retention import Retention
 from graphweft_workers.features.memory.summariser import MemoryText, Summary
 from graphweft_workers.ports.bus import Bus

@@ -35,7 +35,7 @@ from graphweft_workers.gateway.tokens import AccessToken, Role
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.processes.console import FAULTS_FILE, TOKEN_FILE, ConsoleProcess, RuleFaults
-from graphweft_workers.processes.http_server import HttpServer, listening, server_config
+from graphweft_workers.processes.http_server import HttpServer, bound, server_config
 from graphweft_workers.reports.drawing import as_html, as_mermaid, layout
 from graphweft_workers.reports.picture import MOST, Picture
 from graphweft_workers.reports.scan import ScanLimits, newest_first
@@ -300,7 +300,7 @@ async def test_a_client_that_reads_no_answer_is_cut_off(monkeypatch: pytest.Monk
         gone.set()
 
     ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    with listening("127.0.0.1", 0) as listener:
+    with bound("127.0.0.1", 0) as listener:
         server = HttpServer(server_config(app, connections=10), lambda: ready.set_result(None))
         serving = asyncio.create_task(server.serve([listener]))
         await ready

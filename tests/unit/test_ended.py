@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphweft_workers.retrieval.ended import Ended, current_first, read_ended
+from graphweft_workers.retrieval.ended import ValidityEnd, current_first, read_ended
 from graphweft_workers.retrieval.ranking import Hit
 
 type Place = tuple[int, str]
@@ -37,8 +37,8 @@ def test_a_memory_has_ended_if_all_that_it_tells_has() -> None:
         ("four", True, "2026-03", None, "s2"),
     ]  # fmt: skip
     assert read_ended(rows, "2026-04") == {
-        "one": Ended(until="2026-03", by_memory="m1", by_statement="s1"),
-        "four": Ended(until="2026-03", by_memory=None, by_statement="s2"),
+        "one": ValidityEnd(until="2026-03", by_memory="m1", by_statement="s1"),
+        "four": ValidityEnd(until="2026-03", by_memory=None, by_statement="s2"),
     }
 
 

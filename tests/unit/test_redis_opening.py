@@ -96,3 +96,12 @@ async def test_the_error_of_a_transaction_does_not_quote_the_event() -> None:
             await pipeline.execute()
         await client.aclose()
     assert str(caught.value) == REFUSED.decode().removeprefix("OOM ")
+
+
+def test_connections_share_the_name_that_they_give_to_the_server() -> None:
+    """By default redis-py reads its own metadata for each connection, which holds the event loop for 5 ms."""
+    names: set[int] = set()
+    for url in ("redis://127.0.0.1:1", "rediss://127.0.0.1:1", "unix:///tmp/none.sock", "redis+sentinel://127.0.0.1/m"):
+        pool = connect(url, io_timeout_s=None).connection_pool
+        names |= {id(pool.make_connection().driver_info) for _ in range(3)}
+    assert len(names) == 1

@@ -28,7 +28,7 @@ def _loading(commands: Mapping[str, CommandPlace | Group], default: str | None =
     """
     places = {name: place for name, place in commands.items() if isinstance(place, CommandPlace)}
 
-    class Loading(TyperGroup):
+    class LoadingGroup(TyperGroup):
         @override
         def main(self, *given: Any, **more: Any) -> Any:
             """Run the command line; with ``--json``, also what is wrong with the arguments is said in JSON."""
@@ -88,7 +88,7 @@ def _loading(commands: Mapping[str, CommandPlace | Group], default: str | None =
             finally:
                 self.commands = loaded
 
-    return Loading
+    return LoadingGroup
 
 
 def _load(name: str, place: CommandPlace) -> Any:

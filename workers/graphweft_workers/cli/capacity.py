@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from graphweft_contracts import Event
 from graphweft_workers.cli.options import Json, command, number
 from graphweft_workers.cli.output import print_error, show, warn
 from graphweft_workers.imports.event_lines import LineFaults, checked, events_of_lines, numbered_lines, open_file
-from graphweft_workers.reports.capacity import Capacity, Demand, Figures, Measured
+from graphweft_workers.reports.capacity import Capacity, Demand, Figures
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.rules import load_given_rules, load_rules
 
@@ -62,29 +61,13 @@ async def capacity(
     elif measure is not None:  # which may be events of memory alone, without rules
         count = len(load_rules(settings).mutations)
     demand = Demand(apps=apps, events=events, requests=requests, rules=count, skew=skew)
-    figures = Figures()
-    measured: list[Measured] = []
+    figures, compared = Figures(), []
     if measure is not None:
         from graphweft_workers.processes.event_cost import event_cost
 
-        found = await event_cost(settings, _events(str(measure)))
-        base = figures.worker_event + figures.worker_rule * count
-        for what, here, modelled in (
-            ("worker, an event", found.worker_event, base),
-            ("worker, an app of a batch", found.worker_write, figures.worker_write),
-            ("graph server and bus, an event", found.server_event, figures.server_event + figures.bus_event),
-            ("graph server, an app of a batch", found.server_write, figures.server_write),
-        ):
-            measured.append(Measured(what=what, measured=here, modelled=modelled))
-        figures = replace(
-            figures,
-            worker_event=max(0.0, found.worker_event - figures.worker_rule * count),
-            worker_write=found.worker_write,
-            server_event=max(0.0, found.server_event - figures.bus_event),
-            server_write=found.server_write,
-            server_serial=found.server_write * figures.server_serial / figures.server_write,
-        )
-    show(Capacity(demand, figures, measured), json=json)
+        cost = await event_cost(settings, _events(str(measure)))
+        figures, compared = figures.measured(cost, count), figures.compared(cost, count)
+    show(Capacity(demand, figures, compared), json=json)
 
 
 def _events(file: str) -> list[Event]:

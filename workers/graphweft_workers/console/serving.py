@@ -15,7 +15,7 @@ from graphweft_workers.console.pages import PAGES
 from graphweft_workers.console.sources import open_sources
 from graphweft_workers.gateway.tokens import NO_TOKENS, AccessToken, Tokens, read_tokens
 from graphweft_workers.processes.console import RuleFaults
-from graphweft_workers.processes.http_server import HttpServer, auditing, limited_logs, listening, server_config
+from graphweft_workers.processes.http_server import HttpServer, auditing, bound, limited_logs, server_config
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.tasks import running_beside
 from graphweft_workers.support.watched_file import WatchedFile
@@ -50,7 +50,7 @@ async def run_console(
 @contextmanager
 def _socket(host: str, port: int, listener: int | None) -> Generator[socket.socket]:
     if listener is None:
-        with listening(host, port, what="console") as made:
+        with bound(host, port, what="console") as made:
             yield made
         return
     try:

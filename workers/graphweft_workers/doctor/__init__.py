@@ -34,6 +34,7 @@ from graphweft_workers.wiring.connections import make_archive, make_bus, make_gr
 from graphweft_workers.wiring.consolidation import make_summariser
 from graphweft_workers.wiring.embedder import make_embedder, with_default_embedder
 from graphweft_workers.wiring.extractor import make_extractor
+from graphweft_workers.wiring.job_states import JobState, job_states
 from graphweft_workers.wiring.policies import file_faults
 from graphweft_workers.wiring.query_check import check_queries
 from graphweft_workers.wiring.rules import load_rules
@@ -96,7 +97,7 @@ async def examine(settings: Settings, *, rights: str | None = None, app_id: str 
     if states.get("bus topic", "ok") == "ok":
         checks += await _services(settings)
         checks += await _archive(settings)
-        checks += [await _memory(settings, group) for group in jobs.groups(settings)]
+        checks += await _memory(settings)
     elif states["bus topic"] == "warn":
         checks.append(_no_worker("no mutation worker has ever run"))
     checks.append(await _responders(settings))
@@ -351,19 +352,29 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + (" and others" if len(names) > _MOST_NAMES else "")
 
 
-async def _memory(settings: Settings, group: str) -> Check:
-    """Say whether a job of memory runs."""
+async def _memory(settings: Settings) -> list[Check]:
+    """Say whether the jobs of memory run, and what they wait for."""
     try:
-        async with aclosing(make_bus(settings, group=group)) as bus:
-            partitions = await bus.partitions.status()
+        async with aclosing(make_bus(settings)) as bus:
+            records = (await bus.usage.after(None)).found
+        states = await job_states(settings, records)
     except BusUnavailable as error:
-        return _not_known(group, error)
-    idle = [partition.id for partition in partitions if partition.owner is None]
-    lag = sum(partition.lag for partition in partitions)
-    if not idle:
-        return Check(name=group, state="ok", found=_all_read(len(partitions), lag))
-    found = _idle(idle, len(partitions), lag)
-    return Check(name=group, state="warn", found=found, advice="start `graphweft run memory`")
+        return [_not_known(group, error) for group in jobs.groups(settings)]
+    return [check for state in states if (check := _job(state)) is not None]
+
+
+def _job(state: JobState) -> Check | None:
+    """Return the check of a job; None if nothing is known of it, and these settings do not ask for it."""
+    if state.waits:
+        longest = min(state.waits, key=lambda each: each.since)
+        found = f"waits since {longest.since} (worker {longest.worker}): {longest.reason}"
+        return Check(name=state.group, state="warn", found=found, advice=longest.next)
+    if state.lag is None:
+        return None
+    if state.idle:
+        found = _idle(state.idle, state.partitions, state.lag)
+        return Check(name=state.group, state="warn", found=found, advice="start `graphweft run memory`")
+    return Check(name=state.group, state="ok", found=_all_read(state.partitions, state.lag))
 
 
 def _idle(idle: Sequence[int], partitions: int, lag: int) -> str:

@@ -8,7 +8,6 @@ replaces the first one.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from itertools import batched
@@ -21,9 +20,10 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.engine.log.duplicates import RecentEvents, identity_of
 from graphweft_workers.engine.log.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.engine.log.turns import TurnClock
+from graphweft_workers.engine.usage.job_account import JobAccount, WaitKey
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import CommittedPosition, Entry
-from graphweft_workers.ports.job import Job, JobEvent
+from graphweft_workers.ports.job import Job, JobEvent, JobOutcome, JobSkip
 from graphweft_workers.support.backoff import backoff_s
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import TIMING, Timing
@@ -33,10 +33,6 @@ from graphweft_workers.telemetry.metrics import BUS_DURATION, DEAD_LETTERS_WRITT
 _BATCH_EVENTS: Final = 200
 """Also the most entries whose work is repeated after an interruption."""
 _APPEND_AT_ONCE: Final = 100
-_MOST_REASONS: Final = 20
-"""Limit of the warnings of one outage."""
-_NUMBERS: Final = re.compile(r"\b[0-9]+[:-][0-9:-]+")
-"""Positions on the log, which differ from wait to wait."""
 
 
 class JobWorker:
@@ -65,10 +61,10 @@ class JobWorker:
         self._leases = LeaseHolder(
             bus, name=name, lease_s=lease_s, logger=self._logger, clock=clock, timing=timing.leases
         )
-        self._reasons: set[str] = set()
-        """Why the job waits, as warned of: it goes on when this is empty."""
+        self.account = JobAccount(bus.usage, job.group, name=name, logger=self._logger, clock=clock, timing=timing.jobs)
+        """What the job waits for, and what it left out."""
         self._appended: Counter[int] = Counter()
-        """By partition: events and dead letters that the job has yielded and the bus holds."""
+        """By partition: events, dead letters and skips that the job has yielded and the bus holds."""
         self.emitted: int = 0
         """Events appended to the bus, repeated ones included."""
 
@@ -82,12 +78,19 @@ class JobWorker:
             self._logger.info("worker_stopped", worker=self._leases.name, emitted=self.emitted)
 
     async def _work(self, lease: Lease) -> None:
+        await self.account.begin()
+        try:
+            await self._work_on(lease)
+        finally:
+            await self.account.leaves((lease.number, "events"), (lease.number, "tick"))
+
+    async def _work_on(self, lease: Lease) -> None:
         number = lease.number
         position = await self._bus.partitions.committed(number)
         # A copy of an event from before the position is handled again; its results are copies too.
         recent = RecentEvents()
         await self._job.begin(number)
-        tick_at = self._clock.monotonic() + self._job.tick_s
+        tick_at, failed = self._clock.monotonic() + self._job.tick_s, 0
         while await lease.goes_on():
             batch = await lease.read(position, limit=self._batch_events)
             if batch.lost:
@@ -95,6 +98,7 @@ class JobWorker:
                     "events_lost", partition=number, events=batch.lost, after=position.offset,
                     message="the bus trimmed these events before they were read: their results are missing",
                 )  # fmt: skip
+                await self.account.skips(Counter({("", "events_lost"): batch.lost}))
             seen = await self._seen(number, batch.entries, recent)
             if seen and not await self._handle(lease, seen):
                 return
@@ -104,8 +108,8 @@ class JobWorker:
                 await self._bus.partitions.commit(number, position)
                 lease.progressed = True
             if self._job.tick_s and self._clock.monotonic() >= tick_at:
-                await self._tick(lease, await self._bus.partitions.count())
-                tick_at = self._clock.monotonic() + self._job.tick_s
+                failed, wait_s = await self._tick(lease, failed)
+                tick_at = self._clock.monotonic() + wait_s
 
     async def _seen(self, number: int, entries: Iterable[Entry], recent: RecentEvents) -> list[JobEvent]:
         """Return the events for the job. The mutation worker reports entries that are not valid events."""
@@ -143,25 +147,31 @@ class JobWorker:
                 attempt = attempt + 1 if self._appended[lease.number] == before else 1
                 # Never earlier than the server asks for.
                 wait_s = backoff_s(error.retry_after_s, attempt, longest_s=self._timing.last_wait_s, spread=(1.0, 1.2))
-                self._log_wait(error)
+                await self.account.waits((lease.number, "events"), error, wait_s)
             else:
-                if done and self._reasons:
-                    self._reasons.clear()
-                    self._logger.info("job_goes_on")
+                if done:
+                    await self.account.goes_on((lease.number, "events"))
                 return done
             if await lease.finish(self._clock.sleep(wait_s)) is None:
                 return False
 
-    async def _tick(self, lease: Lease, partitions: int) -> None:
-        outcomes = self._job.tick(lease.number, partitions)
+    async def _tick(self, lease: Lease, failed: int) -> tuple[int, float]:
+        """Run the job's tick, which has failed so many times in a row. Return that number, and when the next is due."""
+        key: WaitKey = (lease.number, "tick")
+        outcomes = self._job.tick(lease.number, await self._bus.partitions.count())
         try:
             await lease.finish(self._append_all(outcomes, lease.number), grace_s=self._timing.grace_s)
         except BusUnavailable:
             raise
         except Transient as error:
-            self._log_wait(error)
+            wait_s = backoff_s(error.retry_after_s, failed + 1, longest_s=self._timing.last_wait_s)
+            wait_s = min(wait_s, self._job.tick_s)
+            await self.account.waits(key, error, wait_s)
+            return failed + 1, wait_s
+        await self.account.leaves(key)
+        return 0, self._job.tick_s
 
-    async def _append_all(self, outcomes: AsyncGenerator[Sequence[Event | DeadLetter]], number: int) -> None:
+    async def _append_all(self, outcomes: AsyncGenerator[Sequence[JobOutcome]], number: int) -> None:
         async with contextlib.aclosing(outcomes):
             async for each in outcomes:
                 for events in batched((one for one in each if isinstance(one, Event)), _APPEND_AT_ONCE):
@@ -171,6 +181,7 @@ class JobWorker:
                     await self._bus.dead_letters.put(letters)
                 for letter in letters:
                     DEAD_LETTERS_WRITTEN.add(1, letter.reason, app=letter.app_id or "")
+                await self.account.skips(Counter((one.app_id, one.reason) for one in each if isinstance(one, JobSkip)))
                 self._appended[number] += len(each)
 
     async def _append(self, events: Sequence[Event]) -> None:
@@ -190,18 +201,7 @@ class JobWorker:
             if isinstance(error, PartitionRefused):
                 raise Transient(str(error), retry_after_s=self._timing.refused_s) from error
             self._logger.error("event_refused", event_id=events[0].id, event_type=events[0].type, error=str(error))
+            await self.account.skips(Counter({(events[0].appid, "event_refused"): 1}))
             return
         self.emitted += len(events)
         JOB_EVENTS.add(len(events), self._job.group)
-
-    def _log_wait(self, error: Transient) -> None:
-        """Warn once of each reason in an outage, whatever number of partitions it stops.
-
-        That the graph is behind, which a moment mends, is another reason than a model that refuses the key.
-        """
-        reason = _NUMBERS.sub("", str(error))
-        known = reason in self._reasons or len(self._reasons) >= _MOST_REASONS
-        if not known:
-            self._reasons.add(reason)
-        level = self._logger.debug if known else self._logger.warning
-        level("job_waits", error=str(error))

@@ -43,7 +43,7 @@ class Fault(_Answer):
     header: str | None = None
 
 
-class Taken(_Answer):
+class Receipt(_Answer):
     """The bus has all events."""
 
     positions: list[Annotated[str, StringConstraints(pattern=POSITION)]] = Field(
@@ -51,7 +51,7 @@ class Taken(_Answer):
     )
 
 
-class EventsTaken(Taken):
+class EventsReceipt(Receipt):
     """The bus has all events."""
 
     hints: list[Fault] | None = Field(
@@ -59,7 +59,7 @@ class EventsTaken(Taken):
     )
 
 
-class MessagesTaken(Taken):
+class MessagesReceipt(Receipt):
     """The bus has all messages."""
 
     message: str = Field(description="For people.")
@@ -73,7 +73,7 @@ class PartialSuccess(_Answer):
     errorMessage: str = Field(description="The reasons, for people.")
 
 
-class TracesTaken(_Answer):
+class TracesReceipt(_Answer):
     """The bus has the events of all other spans."""
 
     partialSuccess: PartialSuccess | None = None
@@ -125,7 +125,7 @@ _OPERATIONS: Final = (
         "Event",
         202,
         "The bus has all events.",
-        "EventsTaken",
+        "EventsReceipt",
     ),
     _Operation(
         "/v1/context",
@@ -151,7 +151,7 @@ _OPERATIONS: Final = (
         "TracesRequest",
         200,
         "The bus has the events of all spans that were not rejected.",
-        "TracesTaken",
+        "TracesReceipt",
     ),
     _Operation(
         "/messages",
@@ -163,7 +163,7 @@ _OPERATIONS: Final = (
         "MessagesRequest",
         202,
         "The bus has all messages.",
-        "MessagesTaken",
+        "MessagesReceipt",
     ),
     _Operation(
         "/search",
@@ -293,7 +293,15 @@ def _schemas(limits: GatewayLimits, schema_ids: Sequence[str] | None) -> dict[st
 @functools.cache
 def _of_models() -> dict[str, Any]:
     """Return the schemas that are the same in each document; they take a tenth of a second, and are not for changes."""
-    read = (ContextQuestion, MessagesRequest, FactsQuestion, EventsTaken, MessagesTaken, TracesTaken, ProblemDetails)
+    read = (
+        ContextQuestion,
+        MessagesRequest,
+        FactsQuestion,
+        EventsReceipt,
+        MessagesReceipt,
+        TracesReceipt,
+        ProblemDetails,
+    )
     models: list[tuple[type[BaseModel], JsonSchemaMode]] = [(each, "validation") for each in read]
     models.extend((each, "serialization") for each in (ContextReply, Facts))
     models.extend((each, "validation") for each in _PAYLOADS.values())

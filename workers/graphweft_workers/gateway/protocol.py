@@ -228,7 +228,7 @@ class GatewayProtocol(H11Protocol):
 def protocol_of(most_connections: int, *, newest_first: bool = False) -> type[GatewayProtocol]:
     """Return the protocol of one server; its arguments are those of ``ConnectionLimit``."""
 
-    class Limited(GatewayProtocol):
+    class LimitedProtocol(GatewayProtocol):
         limit = ConnectionLimit(most_connections, newest_first=newest_first)
 
-    return Limited
+    return LimitedProtocol

@@ -18,7 +18,7 @@ from graphweft_contracts.episodes import ANY_TYPE, TYPE_PATTERN, EpisodeEntity, 
 from graphweft_contracts.memory import SCOPES, derived_id
 from graphweft_workers.imports.item_fields import Fields
 from graphweft_workers.imports.report import ImportReport, RefusedItem
-from graphweft_workers.imports.stored_events import Made, make_event
+from graphweft_workers.imports.stored_events import ImportedItem, make_event
 
 MOST_ENTITIES: Final = 500_000
 """Entities whose names are kept for the edges behind them: about 150 MB."""
@@ -50,7 +50,7 @@ class Graphiti:
         self._entities: dict[tuple[str, str], tuple[str, str]] = {}
         """(Group, id) -> type and name. An edge of another group does not find it."""
 
-    def event_of(self, item: Fields, app_id: str, otherwise: MemoryScope | None) -> Made | None:
+    def event_of(self, item: Fields, app_id: str, otherwise: MemoryScope | None) -> ImportedItem | None:
         """Return the event of an item, or None for a link or node that holds nothing else. Raises ``RefusedItem``."""
         if "content" in item:
             make = self._episode
@@ -73,7 +73,7 @@ class Graphiti:
         item.rest(_IGNORED)
         return made
 
-    def _episode(self, item: Fields, app_id: str, scope: MemoryScope) -> Made:
+    def _episode(self, item: Fields, app_id: str, scope: MemoryScope) -> ImportedItem:
         content = item.text("content")
         if content is None or not content.strip():
             raise RefusedItem("content: expected some text")
@@ -91,7 +91,7 @@ class Graphiti:
         }
         return self._episode_event("episodes", app_id, scope, item, data, about=about or recorded, recorded=recorded)
 
-    def _entity(self, item: Fields, app_id: str, scope: MemoryScope) -> Made:
+    def _entity(self, item: Fields, app_id: str, scope: MemoryScope) -> ImportedItem:
         name, id = item.text("name"), item.text("uuid")
         if name is None:
             raise RefusedItem("name: expected some text")
@@ -111,7 +111,7 @@ class Graphiti:
         content = {"entities": [entity | {key: value for key, value in known.items() if value is not None}]}
         return self._structured("entities", app_id, scope, item, content, about=recorded, recorded=recorded)
 
-    def _fact(self, item: Fields, app_id: str, scope: MemoryScope) -> Made:
+    def _fact(self, item: Fields, app_id: str, scope: MemoryScope) -> ImportedItem:
         ends = [dict(zip(("type", "name"), self._end(item, end), strict=True)) for end in ("source", "target")]
         recorded, expired = item.time("created_at"), item.time("expired_at")
         since, until = item.time("valid_at", past=False), item.time("invalid_at", past=False) or expired
@@ -160,7 +160,7 @@ class Graphiti:
         *,
         about: datetime | None,
         recorded: datetime | None,
-    ) -> Made:
+    ) -> ImportedItem:
         try:
             Structure.read(content)
         except InvalidEvent as error:
@@ -178,12 +178,14 @@ class Graphiti:
         *,
         about: datetime | None,
         recorded: datetime | None,
-    ) -> Made:
+    ) -> ImportedItem:
         data["reference_time"] = None if about is None else about.isoformat()
         given = {name: value for name, value in data.items() if value is not None}
         scopes = [scope.given.get(each, "") for each in SCOPES]
         id = derived_id(_SOURCE, kind, item.text("uuid") or "", *scopes, json.dumps(given, sort_keys=True))
-        return Made(make_event("episode.add", app_id, scope, given, id=id, source=_SOURCE, time=recorded), kind, about)
+        return ImportedItem(
+            make_event("episode.add", app_id, scope, given, id=id, source=_SOURCE, time=recorded), kind, about
+        )
 
     def _cut(self, text: str | None, most: int) -> str | None:
         if text is not None and len(text) > most:

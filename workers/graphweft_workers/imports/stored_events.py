@@ -27,7 +27,7 @@ _MOST_CHARACTERS: Final = 4_000_000
 """Of the data of a group. A single event has up to a million bytes."""
 
 
-class Made(NamedTuple):
+class ImportedItem(NamedTuple):
     """An event, what it holds, and the time of its item."""
 
     event: Event
@@ -43,7 +43,7 @@ class Store(Protocol):
         """Names of the arrays of items in a JSON document, in the order in which they are read."""
         ...
 
-    def event_of(self, item: Fields, app_id: str, otherwise: MemoryScope | None) -> Made | None:
+    def event_of(self, item: Fields, app_id: str, otherwise: MemoryScope | None) -> ImportedItem | None:
         """Return the event of an item, or None if it needs none. Raises ``RefusedItem``."""
         ...
 

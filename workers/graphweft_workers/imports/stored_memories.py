@@ -14,7 +14,7 @@ from graphweft_contracts import MemoryScope
 from graphweft_contracts.memory import MEMORY_ROLES, SCOPES, derived_id
 from graphweft_workers.imports.item_fields import Fields
 from graphweft_workers.imports.report import RefusedItem
-from graphweft_workers.imports.stored_events import Made, make_event
+from graphweft_workers.imports.stored_events import ImportedItem, make_event
 
 MEMORY: Final = "memories"
 _MEM0_SCOPES: Final = {"user_id": "user_id", "agent_id": "agent_id", "run_id": "thread_id", "app_id": "application_id"}
@@ -28,7 +28,7 @@ class Mem0:
     sections = ("results", "memories")
     source = "/import/mem0"
 
-    def event_of(self, item: Fields, app_id: str, otherwise: MemoryScope | None) -> Made:
+    def event_of(self, item: Fields, app_id: str, otherwise: MemoryScope | None) -> ImportedItem:
         """Return the event of an item. Raises ``RefusedItem``."""
         if "new_memory" in item or "old_memory" in item:
             raise RefusedItem("it is an entry of a history, which names no user: import what get_all returns")
@@ -56,7 +56,7 @@ class PlainMemories:
     sections = ("memories", "results")
     source = "/import/memories"
 
-    def event_of(self, item: Fields, app_id: str, otherwise: MemoryScope | None) -> Made:
+    def event_of(self, item: Fields, app_id: str, otherwise: MemoryScope | None) -> ImportedItem:
         """Return the event of an item. Raises ``RefusedItem``."""
         if "app_id" in item and item.text("app_id") != app_id:
             raise RefusedItem("app_id: it names another app than --app: import the items of one app at a time")
@@ -91,7 +91,7 @@ def _memory(
     time: datetime | None,
     metadata: Mapping[str, Any],
     field: str,
-) -> Made:
+) -> ImportedItem:
     if text is None or not text.strip():
         raise RefusedItem(f"{field}: expected some text")
     said = None if time is None else time.isoformat()
@@ -99,7 +99,7 @@ def _memory(
     # Without an id, the time tells two equal texts apart.
     name = [id] if id is not None else ["", said or ""]
     given = [scope.given.get(each, "") for each in SCOPES]
-    return Made(
+    return ImportedItem(
         make_event(
             "memory.add",
             app_id,

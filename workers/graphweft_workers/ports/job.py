@@ -1,14 +1,14 @@
 """The protocol of a job: it reads events of the log and derives further events from them.
 
 A model's answer becomes an event of its own, so a replay of the log needs no model. A job writes nothing but events,
-and dead letters for events that it gives up.
+and dead letters for events that it gives up. What it leaves out without a dead letter it says as a skip.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from graphweft_contracts import DeadLetter, Event, wire
 from graphweft_workers.ports.event_log import Entry
@@ -32,6 +32,21 @@ class JobEvent:
         return self.event
 
 
+type SkipReason = Literal["text_refused", "query_failed"]
+"""Why a job leaves something out: the model refuses a text, or the graph a query."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSkip:
+    """Something that a job leaves out without a dead letter: ``status`` and metrics count it."""
+
+    app_id: str
+    reason: SkipReason
+
+
+type JobOutcome = Event | DeadLetter | JobSkip
+
+
 class Job(Protocol):
     """One task on the events of memory, with positions of its own on the bus.
 
@@ -52,8 +67,8 @@ class Job(Protocol):
         """
         del partition
 
-    def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | DeadLetter]]:
-        """Yield the events and dead letters that follow from events of one partition, given in its order.
+    def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[JobOutcome]]:
+        """Yield the events, dead letters and skips that follow from events of one partition, given in its order.
 
         The bus holds each yielded item before the generator continues; the position moves when the generator ends.
         After an interruption the same events arrive again, in other groupings, so the ids of yielded items must depend
@@ -62,12 +77,12 @@ class Job(Protocol):
         """
         ...
 
-    async def tick(self, partition: int, partitions: int) -> AsyncGenerator[Sequence[Event]]:
-        """Yield the events that are due by time alone on one of ``partitions`` partitions.
+    async def tick(self, partition: int, partitions: int) -> AsyncGenerator[Sequence[JobOutcome]]:
+        """Yield the events and skips that are due by time alone on one of ``partitions`` partitions.
 
-        Called between batches. ``Transient`` ends the call; the next one follows after ``tick_s``.
+        Called between batches, ``tick_s`` after the last call; sooner if that raised ``Transient``.
         """
-        nothing: tuple[Sequence[Event], ...] = ()
+        nothing: tuple[Sequence[JobOutcome], ...] = ()
         for events in nothing:
             yield events
 

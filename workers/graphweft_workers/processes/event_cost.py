@@ -40,7 +40,7 @@ _FLUSH_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventCost:
-    """Microseconds of CPU."""
+    """What events cost on a machine, in microseconds of CPU."""
 
     worker_event: float
     """For an event of a large batch of one app."""

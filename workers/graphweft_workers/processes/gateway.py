@@ -18,8 +18,8 @@ from graphweft_workers.processes.gateway_usage import GatewayUsage, gateway_name
 from graphweft_workers.processes.http_server import (
     HttpServer,
     auditing,
+    bound,
     limited_logs,
-    listening,
     server_config,
 )
 from graphweft_workers.processes.loop_monitor import watched
@@ -72,7 +72,7 @@ async def run_gateway(
 
     spans: dict[str, Counter[str]] = {}
     quotas = QuotaLimiter(lambda app_id: current().of(app_id).quotas)
-    with auditing(settings) as audit, listening(host, port) as listener:
+    with auditing(settings) as audit, bound(host, port) as listener:
         client = Client(transport=make_transport(settings))
         config = server_config(
             make_app(

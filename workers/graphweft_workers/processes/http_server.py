@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Generator
 from typing import Any, Final, Literal, override
 
@@ -75,7 +76,11 @@ class HttpServer(uvicorn.Server):
 
     @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        except OSError as error:  # another process has taken the address since it was bound here
+            where = ":".join(str(part) for each in sockets or () for part in each.getsockname()[:2])
+            raise InvalidSettings(f"cannot listen on {where}: {error.strerror}; give another port") from error
         if self.started:
             self._ready()
 
@@ -94,13 +99,26 @@ def auditing(settings: Settings) -> Generator[AuditLog | None]:
 
 
 @contextlib.contextmanager
-def listening(
+def bound(
     host: str, port: int, *, what: str = "gateway", advice: str = "give another --host or --port"
 ) -> Generator[socket.socket]:
-    """Bind the address; uvicorn would end the process without saying what to do."""
+    """Bind the address; uvicorn would end the process without saying what to do.
+
+    The server listens when it serves. Who connects before is refused, and asks another one: a connection that waits
+    until a process has started would use up the time of its request.
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.create_server(address[:2], family=family, backlog=1024)
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            if sys.platform != "win32":  # where it would take the address of a server that listens
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind(address[:2])
+        except BaseException:
+            listener.close()
+            raise
     except OSError as error:
         raise InvalidSettings(f"the {what} cannot listen on {host}:{port}: {error.strerror}; {advice}") from error
     with listener:

@@ -23,15 +23,19 @@ async def open_memory(settings: Settings) -> AsyncGenerator[Service]:
         graph, transport = make_graph(settings), make_transport(settings)
         stack.push_async_callback(graph.aclose)
         stack.push_async_callback(transport.aclose)
-        workers: list[JobWorker] = []
+        workers: dict[str, JobWorker] = {}
         buses: dict[str, Bus] = {}
         for job in jobs.make_jobs(settings, graph):
             stack.push_async_callback(job.aclose)
             bus = buses[job.group] = make_bus(settings, group=job.group)
             stack.push_async_callback(bus.aclose)
-            workers.append(JobWorker(bus, transport, job, name=worker_name(settings), lease_s=settings.lease_s))
-        await stack.enter_async_context(job_metrics(buses))
-        yield _JobWorkers(workers)
+            workers[job.group] = JobWorker(bus, transport, job, name=worker_name(settings), lease_s=settings.lease_s)
+
+        def waiting_s() -> dict[str, float]:
+            return {group: worker.account.waiting_s for group, worker in workers.items()}
+
+        await stack.enter_async_context(job_metrics(buses, waiting_s))
+        yield _JobWorkers([*workers.values()])
 
 
 class _JobWorkers:

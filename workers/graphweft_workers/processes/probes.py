@@ -21,7 +21,7 @@ from typing import Any, Final, override
 import uvicorn
 
 from graphweft_workers.processes.heartbeat import Heartbeat
-from graphweft_workers.processes.http_server import limited_logs, listening, server_config
+from graphweft_workers.processes.http_server import bound, limited_logs, server_config
 from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.probes")
@@ -113,7 +113,7 @@ async def serving(by_path: Mapping[str, Asgi], address: str) -> AsyncGenerator[s
     host, _, port = address.rpartition(":")
     with ExitStack() as stack:
         advice = "set GRAPHWEFT_PROBE_ADDRESS to another address"
-        listener = stack.enter_context(listening(host.strip("[]"), int(port), what="probes", advice=advice))
+        listener = stack.enter_context(bound(host.strip("[]"), int(port), what="probes", advice=advice))
         stack.enter_context(limited_logs())
         config = server_config(application(by_path), connections=_CONNECTIONS, newest_first=True, lifespan="off")
         server = _Server(config)

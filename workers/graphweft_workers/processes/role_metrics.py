@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -129,15 +129,19 @@ def responder_metrics(
 
 
 @asynccontextmanager
-async def job_metrics(buses: Mapping[str, Bus]) -> AsyncGenerator[None]:
-    """Observe how many events each job has not handled; ``buses`` are open for their groups."""
+async def job_metrics(buses: Mapping[str, Bus], waiting_s: Callable[[], Mapping[str, float]]) -> AsyncGenerator[None]:
+    """Observe how many events each job has not handled, and how long it waits, both by group.
+
+    ``buses`` are open for the groups.
+    """
 
     async def read() -> SeenValues:
         lags = {group: await bus.partitions.status() for group, bus in buses.items()}
         return {metrics.JOB_LAG: {(group,): sum(each.lag for each in status) for group, status in lags.items()}}
 
-    async with looking(read, [metrics.JOB_LAG]):
-        yield
+    with metrics.JOB_WAITING.read_from(lambda: {(group,): seconds for group, seconds in waiting_s().items()}):
+        async with looking(read, [metrics.JOB_LAG]):
+            yield
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -14,6 +14,7 @@ from graphweft_workers.reports.report import Notice, Part, TextTable
 from graphweft_workers.reports.rule_sets import named_digest
 from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore
 from graphweft_workers.wiring.app_uses import AppUses
+from graphweft_workers.wiring.job_states import JobState
 from graphweft_workers.wiring.status import MAX_LETTERS, ServiceStatus
 
 _MAX_CAUSES: Final = 50
@@ -90,6 +91,7 @@ class StatusReport:
             yield Notice(how_to_restore(lost))
         for refused in status.uses.effects:
             yield Notice(refused)
+        yield from job_parts(status.jobs)
         yield from use_parts(status.uses)
         if causes:
             yield TextTable(
@@ -107,6 +109,33 @@ class StatusReport:
             yield Notice(f"{fault}\nrunning processes keep the earlier content of this file, and new ones do not start")
         yield status.archive.text()
         yield counted(status.letters, "dead letter") + (" (graphweft dlq list)" if status.letters else "")
+
+
+def job_parts(jobs: Sequence[JobState]) -> Iterator[Part]:
+    """Yield a table of the jobs of memory, what they wait for, and what they left out."""
+    if jobs:
+        yield TextTable(
+            ("job", "lag", "without a worker", "waits since", "left out"),
+            [
+                (
+                    each.group,
+                    "" if each.lag is None else str(each.lag),
+                    "" if each.lag is None else f"{len(each.idle)} of {counted(each.partitions, 'partition')}",
+                    min((wait.since for wait in each.waits), default=""),
+                    f"{sum(skip.count for skip in each.skips):,}",
+                )
+                for each in jobs
+            ],
+            title="Jobs of memory",
+        )
+    for each in jobs:
+        for notice in each.notices():
+            yield Notice(notice)
+        for skip in each.skips[:_MOST]:
+            yield f"{each.group}: {skip.text()}"
+        if len(each.skips) > _MOST:
+            more = counted(len(each.skips) - _MOST, "more app leaves something out", "more apps leave something out")
+            yield f"{each.group}: {more}; `graphweft status --json` shows all"
 
 
 def use_parts(uses: AppUses) -> Iterator[Part]:

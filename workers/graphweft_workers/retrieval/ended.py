@@ -19,7 +19,7 @@ ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class ValidityEnd:
     """When something ended, and what ended it."""
 
     until: str
@@ -54,16 +54,16 @@ def ended_query(
     )
 
 
-def read_ended(rows: Iterable[Sequence[Any]], now: str) -> dict[str, Ended]:
+def read_ended(rows: Iterable[Sequence[Any]], now: str) -> dict[str, ValidityEnd]:
     """Return what had ended at the time ``now``, by key; ``rows`` are those of ``ended_query``."""
     of_key: dict[str, list[Sequence[Any]]] = {}
     for row in rows:
         of_key.setdefault(row[0], []).append(row)
-    found: dict[str, Ended] = {}
+    found: dict[str, ValidityEnd] = {}
     for key, statements in of_key.items():
         if all(whole and until is not None and until <= now for _, whole, until, _, _ in statements):
             _, _, until, memory, statement = max(statements, key=lambda row: (row[2], row[4]))
-            found[key] = Ended(until=until, by_memory=memory, by_statement=statement)
+            found[key] = ValidityEnd(until=until, by_memory=memory, by_statement=statement)
     return found
 
 

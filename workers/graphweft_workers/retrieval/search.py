@@ -24,7 +24,7 @@ from graphweft_workers.ports.graph_store import GraphStore, Table
 from graphweft_workers.ports.result_limits import MOST_ROWS
 from graphweft_workers.retrieval import profile, statements
 from graphweft_workers.retrieval.arrangement import Arrangement, Shown, plain_text
-from graphweft_workers.retrieval.ended import ROUNDS, Ended, current_first, ended_query, read_ended
+from graphweft_workers.retrieval.ended import ROUNDS, ValidityEnd, current_first, ended_query, read_ended
 from graphweft_workers.retrieval.fulltext import by_words
 from graphweft_workers.retrieval.indexes import Indexes
 from graphweft_workers.retrieval.questions import RankedQuestion, read_question
@@ -204,7 +204,7 @@ class _Search:
         """The question's, once it is asked for."""
         self._pinned_rows: dict[int, Table] = {}
         """The latest pinned memories of targets, by ``id`` of the target, once they were asked for."""
-        self._ended: dict[tuple[int, str], Ended | None] = {}
+        self._ended: dict[tuple[int, str], ValidityEnd | None] = {}
         """What is known to have ended, or not, by target and key."""
         self._width = min(MOST_ROWS, max(100, 10 * query.top_k))
         """Limit of hits before they are combined, arranged or filtered."""
@@ -519,7 +519,7 @@ class _Search:
             ended = read_ended(table.rows, now)
             self._ended |= {at: ended.get(at[1]) for at in some}
 
-    def _ender(self, targets: Sequence[SearchTarget], of: int, ended: Ended) -> tuple[int, str] | None:
+    def _ender(self, targets: Sequence[SearchTarget], of: int, ended: ValidityEnd) -> tuple[int, str] | None:
         """Return what ended something: a memory, or the statement left of it; None if the search finds neither."""
         label, key = (STATEMENT, ended.by_statement) if ended.by_memory is None else (MEMORY_LABEL, ended.by_memory)
         scope = targets[of].scope

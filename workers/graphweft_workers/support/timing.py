@@ -139,6 +139,12 @@ class JobTiming:
     """How long the batch in hand may still take when the worker stops or loses the lease."""
     last_wait_s: float = 60.0
     """The longest wait for a server that a job needs."""
+    shown_s: float = 1.0
+    """A wait that lasts at least this long is kept on the bus, for ``status``."""
+    renew_s: float = 10.0
+    """How often the record of a wait is renewed, at most."""
+    record_s: float = 1.0
+    """Limit of the write of such a record."""
     refused_s: float = 5.0
     """The first wait for a partition that takes no events until it is mended."""
 

@@ -381,6 +381,16 @@ JOB_EVENTS: Final = CounterMetric(
     name="graphweft_job_events_total", labels=("group",),
     text="Events that a job of memory has appended to the bus.",
 )  # fmt: skip
+JOB_WAITING: Final = GaugeMetric(
+    name="graphweft_job_waiting_seconds", labels=("group",),
+    text="Seconds for which a job has waited for what it needs, such as its model, in the partition that waits "
+    "longest; 0 while it goes on.",
+)  # fmt: skip
+JOB_SKIPPED: Final = CounterMetric(
+    name="graphweft_job_skipped_total", labels=("group", "reason"), by_app=True,
+    text="What a job of memory left out without a dead letter, by reason: `text_refused` by the embedder, "
+    "`query_failed`, `event_refused` by the bus, or `events_lost`, which were trimmed before it read them.",
+)  # fmt: skip
 VERDICTS: Final = CounterMetric(
     name="graphweft_verdicts_total", labels=("result",),
     text="What a model said of two statements, by result: `same`, `ends` and `contradicts` had an effect, `unrelated` "
@@ -480,7 +490,9 @@ GROUPS: Final[Mapping[str, Sequence[Metric]]] = {
         CONTEXT_TAKEN_OVER, CACHE_REQUESTS, CACHE_BYTES,
     ),
     "Servers": (DB_DURATION, DB_TURN_WAIT, WITHOUT_TURN, BUS_DURATION, BUS_MEMORY, CONNECTION_UP),
-    "Jobs and models": (JOB_LAG, JOB_EVENTS, VERDICTS, MODEL_CALLS, MODEL_DURATION, MODEL_TOKENS),
+    "Jobs and models": (
+        JOB_LAG, JOB_EVENTS, JOB_WAITING, JOB_SKIPPED, VERDICTS, MODEL_CALLS, MODEL_DURATION, MODEL_TOKENS,
+    ),
     "Archive and rules": (ARCHIVED, ARCHIVE_BEHIND, ARCHIVE_LOST, RULE_SETS, RULES_LOST),
     "Process": (
         LOOP_LAG, TURN_AGE, GC_PAUSE, CPU, MEMORY, OPEN_FILES, RUNNING, BUILD, PUSHES, LOOKS_FAILED,

@@ -42,7 +42,7 @@ class Rows(Protocol):
         ...
 
 
-class Named(Protocol):
+class NamedQuery(Protocol):
     """A query of a rule, for one request."""
 
     @property
@@ -156,7 +156,7 @@ def written(app_id: str, partition: int, writes: Sequence[Rows]) -> AbstractCont
     return _graph(tracer, app_id, "apply", "apply", {"db.operation.batch.size": rows, _PARTITION: str(partition)})
 
 
-def queried(app_id: str, bound: Named, *, cached: bool = False) -> AbstractContextManager[OpenSpan]:
+def queried(app_id: str, bound: NamedQuery, *, cached: bool = False) -> AbstractContextManager[OpenSpan]:
     """Return the span of one query of a context request."""
     tracer = tracing.tracer()
     if tracer is None:

@@ -10,7 +10,7 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.apps import QUOTAS, AppPolicies, read_policies
 from graphweft_workers.engine.usage.app_use import AppUse, read_uses
-from graphweft_workers.engine.usage.effect_refusals import refusals
+from graphweft_workers.engine.usage.waits import EFFECTS, EFFECTS_SHOWN_S, wait_records
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.settings.settings import Settings
 
@@ -61,4 +61,9 @@ async def app_uses(settings: Settings, bus: Bus) -> AppUses:
     apps, unread = read_uses(records, policies, now, letters=letters)
     if unread:
         notes.append(f"records of another version, or of somebody else, are not counted: {', '.join(unread)}")
-    return AppUses(apps=apps, notes=notes, effects=refusals(records, now))
+    effects = [
+        f"worker {name} cannot write the effects stream since {each.since_text()}: {each.error}"
+        for name, each in wait_records(records, EFFECTS)
+        if each.waits(now, EFFECTS_SHOWN_S)
+    ]
+    return AppUses(apps=apps, notes=notes, effects=effects)

@@ -20,6 +20,7 @@ from graphweft_workers.wiring.app_uses import AppUses, app_uses
 from graphweft_workers.wiring.archive_state import ArchiveState, archive_state
 from graphweft_workers.wiring.connections import request_fault
 from graphweft_workers.wiring.default_rules import has_default_rules
+from graphweft_workers.wiring.job_states import JobState, job_states
 from graphweft_workers.wiring.policies import file_faults
 from graphweft_workers.wiring.rule_faults import read_faults
 
@@ -31,7 +32,7 @@ _MOST_SETS: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatus:
-    """Positions, lag, workers, dead letters, active rules, the archive, and the use of apps."""
+    """Positions, lag, workers, dead letters, active rules, the archive, jobs of memory, and the use of apps."""
 
     partitions: Sequence[PartitionStatus]
     letters: int
@@ -56,6 +57,7 @@ class ServiceStatus:
     the second. The graphs were older than the log."""
     lost: Mapping[str, Activation]
     """Rule sets that the bus has lost, by digest: of the active ones, and of all while an app waits for one."""
+    jobs: Sequence[JobState] = ()
     request_fault: str = ""
     """Why the bus takes no context requests."""
 
@@ -90,6 +92,7 @@ class ServiceStatus:
                 for scope, each in self.rules.items()
             ],
             "archive": asdict(self.archive),
+            "jobs": [each.to_json() for each in self.jobs],
             "apps": self.uses.to_json(),
             "effects_refused": list(self.uses.effects),
             "faulty_files": dict(self.faults),
@@ -118,6 +121,7 @@ async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None 
         count_causes(await bus.dead_letters.read(limit=MAX_LETTERS, size=letters_size, whole=False)) if letters else []
     )
     archive = await archive_state(settings, bus, partitions)
+    jobs = await job_states(settings, (await bus.usage.after(None)).found)
     files = {digest: each.files for digest, each in (await _stored(bus, rules)).items()}
     return ServiceStatus(
         partitions=partitions,
@@ -133,6 +137,7 @@ async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None 
         parked=parked,
         again=[(number, note.again_at, note.again) for number, note in notes.items() if note.again],
         lost=await lost_rule_sets(bus.rules, activations if waits else rules.values()),
+        jobs=jobs,
         request_fault=await request_fault(settings),
     )
 

@@ -13,19 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, override
+from typing import Final, override
 
 from graphweft_contracts import DeadLetter, Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.effects import Effects
 from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_workers.engine.log.read import LoggedEvent
-from graphweft_workers.engine.usage.effect_refusals import EFFECTS, ended
+from graphweft_workers.engine.usage.waits import EFFECTS, EFFECTS_SHOWN_S, WaitRecord, old_records
 from graphweft_workers.ports.dead_letters import DeadLetters, LettersAround
 from graphweft_workers.ports.effects import EffectStream
 from graphweft_workers.ports.offsets import is_after, later
@@ -215,7 +214,7 @@ class EffectReporter:
                 message="the bus refuses the effects stream; events are applied as before, and what took effect is "
                 "said when the bus takes it",
             )  # fmt: skip
-        await self._say({"since": self._since, "at": now, "error": str(error) or type(error).__name__})
+        await self._say(WaitRecord(since=self._since, at=now, error=str(error) or type(error).__name__))
 
     async def _taken(self) -> None:
         if self._since:
@@ -226,14 +225,14 @@ class EffectReporter:
         with contextlib.suppress(Transient, TimeoutError):
             async with asyncio.timeout(self._timing.write_s):
                 records = (await self._records.after(None)).found
-                for key in ended(records, self._name, self._clock.now().timestamp()):
+                old = old_records(records, EFFECTS, self._clock.now().timestamp() - EFFECTS_SHOWN_S)
+                for key in {*old, f"{EFFECTS}{self._name}"} & records.keys():
                     await self._records.put(key, None)
 
-    async def _say(self, record: dict[str, Any] | None) -> None:
+    async def _say(self, record: WaitRecord | None) -> None:
         with contextlib.suppress(Transient, TimeoutError):
             async with asyncio.timeout(self._timing.write_s):
-                body = None if record is None else json.dumps(record).encode()
-                await self._records.put(f"{EFFECTS}{self._name}", body)
+                await self._records.put(f"{EFFECTS}{self._name}", None if record is None else record.encode())
 
 
 def _account_in(accounts: dict[str, Account], app_id: str) -> Account:

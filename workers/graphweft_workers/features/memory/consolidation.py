@@ -19,12 +19,12 @@ from graphweft_contracts import Event, QueryFailed, channels
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.memory import SCOPES, MemoryScope, MemorySummarized, derived_id
-from graphweft_workers.features.memory.applied import Applied
+from graphweft_workers.features.memory.graph_progress import GraphProgress
 from graphweft_workers.features.memory.retention import Retention
 from graphweft_workers.features.memory.summariser import MemoryText, Summariser
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.ports.job import Job, JobEvent
+from graphweft_workers.ports.job import Job, JobEvent, JobSkip
 from graphweft_workers.retrieval.records import MEMORY_LABEL, NOT_PINNED
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import TIMING, MemoryTiming
@@ -103,14 +103,14 @@ class ConsolidationJob(Job):
         self._retention = retention
         self._clock = clock
         self._timing = timing
-        self._applied = Applied(graph, bus, clock=clock, timing=timing)
+        self._progress = GraphProgress(graph, bus, clock=clock, timing=timing)
         self._under_way: BoundedDict[_Thread, tuple[str, float]] = BoundedDict(_REMEMBERED)
         """Thread -> id of its pending event, and when it was emitted."""
         self.summaries: int = 0
         """Number of emitted summaries."""
 
     @override
-    async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event]]:
+    async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | JobSkip]]:
         """See ``Job.handle``. Raises ``MutationsBehind`` and ``SummariserUnavailable``."""
         last: dict[str, str] = {}
         chats: dict[tuple[str, str], None] = {}
@@ -121,21 +121,21 @@ class ConsolidationJob(Job):
             self._retention.note(last)
         if self._summariser is None:
             return
-        await self._applied.reach(last)
+        await self._progress.reach(last)
         for each in seen:
             if each.event.type == _SUMMARIZED:
                 self._came_back(each.event)
         for app_id, chat_id in chats:
-            async for event in self._chat(app_id, chat_id, self._summariser):
-                yield [event]
+            async for outcome in self._chat(app_id, chat_id, self._summariser):
+                yield [outcome]
 
     @override
-    async def tick(self, partition: int, partitions: int) -> AsyncGenerator[Sequence[Event]]:
+    async def tick(self, partition: int, partitions: int) -> AsyncGenerator[Sequence[Event | JobSkip]]:
         """See ``Job.tick``. The owner of the first partition runs retention for all apps."""
         if self._retention is None or partition != 0:
             return
-        async for events in self._retention.due(self._clock.now()):
-            yield events
+        async for outcomes in self._retention.due(self._clock.now()):
+            yield outcomes
 
     @override
     async def aclose(self) -> None:
@@ -154,8 +154,11 @@ class ConsolidationJob(Job):
 
     # Summaries
 
-    async def _chat(self, app_id: str, chat_id: str, summariser: Summariser) -> AsyncGenerator[Event]:
-        """Yield an event for each thread of a chat that has enough memories."""
+    async def _chat(self, app_id: str, chat_id: str, summariser: Summariser) -> AsyncGenerator[Event | JobSkip]:
+        """Yield an event for each thread of a chat that has enough memories.
+
+        If a query fails, the chat is looked at again with its next event.
+        """
         try:
             params = {"chat_id": chat_id, "least": self._after}
             table = await self._graph.read(app_id, _THREADS, params, timeout_s=self._timing.query_s)
@@ -170,6 +173,7 @@ class ConsolidationJob(Job):
                     self.summaries += 1
         except QueryFailed as error:
             logger.warning("chat_not_condensed", app_id=app_id, code=error.code, message=str(error))
+            yield JobSkip(app_id=app_id, reason="query_failed")
 
     async def _summarised(self, thread: _Thread, summariser: Summariser) -> Event | None:
         app_id, chat_id, values = thread

@@ -14,7 +14,7 @@ from graphweft_contracts.memory import MemoryAdd, MemoryUpdate, derived_id, memo
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, as_vector, embed_each
 from graphweft_workers.features.declarations import SOURCE
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.ports.job import Job, JobEvent
+from graphweft_workers.ports.job import Job, JobEvent, JobSkip
 from graphweft_workers.retrieval.records import MEMORY_LABEL
 from graphweft_workers.support.lazy_logger import get_logger
 
@@ -65,7 +65,7 @@ class EmbeddingJob(Job):
         self.refused: int = 0
         """Number of refused texts."""
 
-    async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event]]:
+    async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | JobSkip]]:
         """See ``Job.handle``. Raises ``EmbedderUnavailable``."""
         wanted = [
             text for each in seen if each.retried is None or each.retried.rule in self.types for text in _texts_of(each)
@@ -76,15 +76,12 @@ class EmbeddingJob(Job):
                 raise EmbedderUnavailable(
                     f"the embedder {self._embedder.model!r} returned {len(vectors)} vectors for {len(some)} texts"
                 )
-            events: list[Event] = []
+            outcomes: list[Event | JobSkip] = []
             for text, given in zip(some, vectors, strict=True):
                 vector = as_vector(given) if given is not None else None
-                if vector is None:
-                    self._tell_refused(text)
-                else:
-                    events.append(self._event(text, vector))
-            yield events
-            self.embedded += len(events)
+                outcomes.append(self._refused(text) if vector is None else self._event(text, vector))
+            yield outcomes
+            self.embedded += sum(isinstance(each, Event) for each in outcomes)
 
     async def aclose(self) -> None:
         """See ``Job.aclose``."""
@@ -103,13 +100,14 @@ class EmbeddingJob(Job):
             data=_data(text.memory_id, text.version, model, vector),
         )
 
-    def _tell_refused(self, text: _Text) -> None:
+    def _refused(self, text: _Text) -> JobSkip:
         self.refused += 1
         logger.error(
             "text_not_embedded", memory_id=text.memory_id, position=text.of.position, model=self._embedder.model,
             message="the embedder refuses this text or returns a zero vector: usually the text is blank or too long "
             "for the model; a search finds the memory by words and by time only",
         )  # fmt: skip
+        return JobSkip(app_id=text.of.event.appid, reason="text_refused")
 
 
 def _texts_of(each: JobEvent) -> list[_Text]:

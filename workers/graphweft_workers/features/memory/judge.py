@@ -17,12 +17,12 @@ class JudgeUnavailable(Transient):
     """The model is unreachable, busy or misconfigured; the statements are not the cause."""
 
 
-class NotJudged(Permanent):
+class JudgementFailed(Permanent):
     """The model has no valid answer for these statements, though it has one for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class StatementText:
     """A statement as a model sees it."""
 
     id: str
@@ -48,8 +48,8 @@ class StatementJudge(Protocol):
         """The name that is stored with verdicts."""
         ...
 
-    async def judge(self, new: Said, candidates: Sequence[Said]) -> list[StatementVerdict]:
-        """Return a verdict for each candidate, at least one. Raises ``JudgeUnavailable`` and ``NotJudged``."""
+    async def judge(self, new: StatementText, candidates: Sequence[StatementText]) -> list[StatementVerdict]:
+        """Return a verdict for each candidate, at least one. Raises ``JudgeUnavailable`` and ``JudgementFailed``."""
         ...
 
     async def aclose(self) -> None:

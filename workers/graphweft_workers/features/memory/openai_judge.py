@@ -10,10 +10,10 @@ from pydantic import BaseModel, Field, SecretStr
 
 from graphweft_workers.features.memory.judge import (
     Choice,
+    JudgementFailed,
     JudgeUnavailable,
-    NotJudged,
-    Said,
     StatementJudge,
+    StatementText,
     StatementVerdict,
 )
 from graphweft_workers.support.model_endpoint import TRIES, Endpoint, EndpointUnavailable, ask_for_json, bearer
@@ -45,8 +45,8 @@ class _Answer(BaseModel):
 
 
 _PROBE: Final = (
-    Said(id="new", text="I live in Bergen.", time="2026-02-01T09:00:00Z"),
-    (Said(id="old", text="I live in Oslo.", time="2026-01-01T09:00:00Z"),),
+    StatementText(id="new", text="I live in Bergen.", time="2026-02-01T09:00:00Z"),
+    (StatementText(id="old", text="I live in Oslo.", time="2026-01-01T09:00:00Z"),),
 )
 """Statements that every model can compare."""
 
@@ -55,7 +55,7 @@ class OpenAIJudge(StatementJudge):
     """Asks a chat model, and asks once more if the answer is invalid. What it does not name is unrelated.
 
     If that fails too, or the endpoint refuses the statements, the model gets test statements. If it compares those, the
-    statements are the cause (``NotJudged``), else the endpoint or the model (``JudgeUnavailable``).
+    statements are the cause (``JudgementFailed``), else the endpoint or the model (``JudgeUnavailable``).
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class OpenAIJudge(StatementJudge):
         return self._model
 
     @override
-    async def judge(self, new: Said, candidates: Sequence[Said]) -> list[StatementVerdict]:
+    async def judge(self, new: StatementText, candidates: Sequence[StatementText]) -> list[StatementVerdict]:
         answer = await self._answer(new, candidates)
         if answer is None:
             if await self._answer(*_PROBE) is None:
@@ -81,7 +81,7 @@ class OpenAIJudge(StatementJudge):
                 )
                 raise JudgeUnavailable(message, retry_after_s=TIMING.models.set_up_s)
             message = f"the model {self._model!r} returned no verdicts in {TRIES} tries"
-            raise NotJudged(message)
+            raise JudgementFailed(message)
         by_number: dict[int, _Verdict] = {}
         for each in answer.verdicts:
             by_number.setdefault(each.candidate, each)
@@ -96,7 +96,7 @@ class OpenAIJudge(StatementJudge):
     async def aclose(self) -> None:
         await self._endpoint.aclose()
 
-    async def _answer(self, new: Said, candidates: Sequence[Said]) -> _Answer | None:
+    async def _answer(self, new: StatementText, candidates: Sequence[StatementText]) -> _Answer | None:
         """Return the model's answer; None if it has none for these statements."""
         asked = {
             "new": _shown(new),
@@ -111,7 +111,7 @@ class OpenAIJudge(StatementJudge):
             raise JudgeUnavailable(str(error), retry_after_s=error.retry_after_s) from error.__cause__
 
 
-def _shown(said: Said) -> dict[str, Any]:
+def _shown(said: StatementText) -> dict[str, Any]:
     return {"time": said.time, "text": said.text[:_LONGEST_TEXT]}
 
 

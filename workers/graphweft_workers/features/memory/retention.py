@@ -16,6 +16,7 @@ from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.memory import SCOPES, derived_id
 from graphweft_rules.matching.clock import utc_text
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.job import JobSkip
 from graphweft_workers.retrieval.records import MEMORY_LABEL, NOT_PINNED, SUMMARY
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import TIMING
@@ -94,10 +95,10 @@ class Retention:
         """Add apps that may have memories."""
         self._noted.update(dict.fromkeys(apps))
 
-    async def due(self, now: datetime) -> AsyncGenerator[Sequence[Event]]:
+    async def due(self, now: datetime) -> AsyncGenerator[Sequence[Event | JobSkip]]:
         """Yield ``memory.forget`` events, a page of memories at a time. Raises ``GraphUnavailable``.
 
-        If a query of an app fails, a warning is logged and the app is tried again in the next run.
+        If a query of an app fails, that is a skip, and the app is tried again in the next run.
         """
         listed = await self._graph.apps() if isinstance(self._graph, Apps) else ()
         for app_id in sorted({*listed, *self._noted}):
@@ -114,6 +115,7 @@ class Retention:
                         self._remember(app_id, rows)
             except QueryFailed as error:
                 logger.warning("retention_failed", app_id=app_id, code=error.code, message=str(error))
+                yield [JobSkip(app_id=app_id, reason="query_failed")]
 
     async def _old(self, app_id: str, statement: str, times: Mapping[str, str]) -> AsyncGenerator[Sequence[_Row]]:
         params: dict[str, Any] = {**times, "timestamp": "", "id": "", "page": _PAGE}

@@ -18,8 +18,8 @@ from typing import Any, Final, override
 from graphweft_contracts import DeadLetter, Event, QueryFailed, channels
 from graphweft_contracts.memory import MemoryAdd, StatementJudged, derived_id, memory_id
 from graphweft_workers.engine.log.read import EXTRACT, letter_for
-from graphweft_workers.features.memory.applied import Applied
-from graphweft_workers.features.memory.judge import NotJudged, Said, StatementJudge
+from graphweft_workers.features.memory.graph_progress import GraphProgress
+from graphweft_workers.features.memory.judge import JudgementFailed, StatementJudge, StatementText
 from graphweft_workers.features.memory.mutations import MOST_ENDED, SAME_OWNER
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
@@ -75,7 +75,7 @@ _SAW: Final = (
 class _Found:
     """A statement of the graph."""
 
-    said: Said
+    said: StatementText
     digest: str
 
 
@@ -83,8 +83,8 @@ class VerdictsJob(Job):
     """Emits ``statement.judged`` events for new statements that have candidates.
 
     Ids derive from the statements, so a repetition is a duplicate and the first answer counts. While the model is
-    unavailable, the job waits. An event whose statements the model cannot compare becomes a dead letter; a retry has
-    them compared again.
+    unavailable, the job waits. An event whose statements the model cannot compare, or the graph does not return,
+    becomes a dead letter; a retry has them compared again.
     """
 
     group = channels.VERDICTS_GROUP
@@ -98,12 +98,12 @@ class VerdictsJob(Job):
         self._bus = bus
         self._judge = judge
         self._timing = timing
-        self._applied = Applied(graph, bus, timing=timing)
+        self._progress = GraphProgress(graph, bus, timing=timing)
 
     @override
     async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | DeadLetter]]:
         """See ``Job.handle``. Raises ``MutationsBehind`` and ``JudgeUnavailable``."""
-        await self._applied.reach({each.event.appid: each.position for each in seen})
+        await self._progress.reach({each.event.appid: each.position for each in seen})
         for each in seen:
             if each.retried is not None and (each.retried.rule, each.retried.mutation) != EXTRACT:
                 continue
@@ -113,13 +113,7 @@ class VerdictsJob(Job):
                         yield events
                 elif again := await self._again(each.event):
                     yield again
-            except QueryFailed as error:
-                VERDICTS.add(1, "failed")
-                logger.warning(
-                    "statements_not_judged", app_id=each.event.appid, event_id=each.event.id, code=error.code,
-                    message=str(error),
-                )  # fmt: skip
-            except NotJudged as error:
+            except (QueryFailed, JudgementFailed) as error:
                 VERDICTS.add(1, "failed")
                 yield [self._letter(each, error)]
 
@@ -196,9 +190,12 @@ class VerdictsJob(Job):
 
     async def _read(self, app_id: str, query: str, params: Mapping[str, Any]) -> list[_Found]:
         table = await self._graph.read(app_id, query, dict(params), timeout_s=self._timing.query_s)
-        return [_Found(said=Said(id=id, text=text, time=time), digest=digest) for id, text, time, digest in table.rows]
+        return [
+            _Found(said=StatementText(id=id, text=text, time=time), digest=digest)
+            for id, text, time, digest in table.rows
+        ]
 
-    def _letter(self, each: JobEvent, error: NotJudged) -> DeadLetter:
+    def _letter(self, each: JobEvent, error: JudgementFailed | QueryFailed) -> DeadLetter:
         assert each.entry is not None
         rule, mutation = EXTRACT
         logger.error("statements_not_judged", event_id=each.event.id, position=each.position, error=str(error))

@@ -84,8 +84,17 @@ function page(found, rate, app) {
     { title: "App", header: true, cell: (row) => (row.app_id === "*" ? "all apps" : row.app_id) }, { title: "Rules", cell: (row) => el("code", {}, row.rules.slice(0, 12)) },
     { title: "Activation", number: true, cell: (row) => row.number }, { title: "Since", keep: true, cell: (row) => clock(row.since) }], found.rules), more(found, "rules")));
   if (!busy.length) parts.push(el("section", { class: "sheet" }, el("details", {}, el("summary", {}, `${found.partitions.length === 1 ? "" : "All "}${counted(found.partitions.length, "partition has", "partitions have")} a worker and no lag`), partitions)));
+  if (found.jobs?.length) parts.push(jobs(found.jobs));
   if (found.archive) parts.push(sheet(el("h2", {}, "Archive"), el("p", {}, archive(found.archive))));
   return parts;
+}
+
+function jobs(found) {
+  const lines = found.flatMap((each) => each.waits.map((wait) => note(`${each.group} waits since ${wait.since} (worker ${wait.worker}): ${wait.reason}; ${wait.next}`, "bad")));
+  return sheet(table("Jobs of memory", [
+    { title: "Job", header: true, cell: (row) => row.group }, { title: "Lag", number: true, cell: (row) => (row.lag === null ? "" : count(row.lag)) },
+    { title: "Partitions without a worker", number: true, cell: (row) => (row.lag === null ? "" : count(row.idle.length)) },
+    { title: "Left out", cell: (row) => row.skips.map((each) => `${each.app_id ?? "all apps"}: ${count(each.count)} ${each.reason}`).join(", ") }], found), lines);
 }
 
 function sheet(...children) {

@@ -16,7 +16,7 @@ class MutationsBehind(GraphUnavailable):
     """The mutation workers have not applied an event yet."""
 
 
-class Applied:
+class GraphProgress:
     """What the mutation workers have applied. ``bus`` is open for their group, whose offsets it reads."""
 
     def __init__(

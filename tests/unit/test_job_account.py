@@ -1,0 +1,184 @@
+"""The account of a job: what it waits for is on the bus while it waits, and what it left out for a week."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from tests.services.virtual_time import VirtualClock
+
+from graphweft_contracts import BusUnavailable, Transient
+from graphweft_workers.engine.usage.job_account import JobAccount
+from graphweft_workers.engine.usage.waits import JOB, WaitRecord, wait_records
+from graphweft_workers.ports.records import Records
+from graphweft_workers.support.lazy_logger import get_logger
+
+KEY = f"{JOB}verdicts:w"
+EVENTS, TICK, OTHER = (3, "events"), (3, "tick"), (5, "events")
+DAY_S = 24 * 3600.0
+
+
+class Kept:
+    """A ``RecordLog`` in memory, which may refuse."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, bytes] = {}
+        self.writes = 0
+        self.refuses = False
+
+    async def put(self, key: str, record: bytes | None) -> None:
+        if self.refuses:
+            raise BusUnavailable("no")
+        self.writes += 1
+        self.found.pop(key, None)
+        if record is not None:
+            self.found[key] = record
+
+    async def after(self, mark: int | None) -> Records:
+        return Records(found=dict(self.found), mark=0)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+@pytest.fixture
+async def account(kept: Kept, clock: VirtualClock) -> JobAccount:
+    return await begun(kept, clock)
+
+
+async def begun(kept: Kept, clock: VirtualClock, name: str = "w") -> JobAccount:
+    made = JobAccount(kept, "verdicts", name=name, logger=get_logger("graphweft.memory"), clock=clock)
+    await made.begin()
+    return made
+
+
+def failure(message: str = "the endpoint refuses the key (401)") -> Transient:
+    return Transient(message, retry_after_s=1.0)
+
+
+def record(kept: Kept) -> WaitRecord | None:
+    return dict(wait_records(kept.found, "")).get(KEY)
+
+
+def skipped(found: WaitRecord | None) -> Mapping[str, Mapping[str, int]]:
+    assert found is not None
+    return found.skipped
+
+
+async def test_a_short_wait_is_not_recorded_and_a_longer_one_is(
+    account: JobAccount, kept: Kept, clock: VirtualClock
+) -> None:
+    await account.waits(EVENTS, failure("behind"), 0.1)
+    assert (kept.found, account.waiting_s) == ({}, 0.0)
+    clock.advance(0.95)
+    await account.waits(EVENTS, failure(), 0.1)
+    found = record(kept)
+    assert found is not None
+    assert (found.error, found.partitions) == ("the endpoint refuses the key (401)", 1)
+    assert found.since == pytest.approx(clock.now().timestamp() - 0.95)
+    assert account.waiting_s == 0.95
+
+
+async def test_a_wait_begins_with_the_partition_that_waits_longest_and_ends_with_the_last(
+    account: JobAccount, kept: Kept, clock: VirtualClock
+) -> None:
+    await account.waits(EVENTS, failure("first"), 5.0)
+    clock.advance(20.0)
+    await account.waits(OTHER, failure("second"), 5.0)
+    await account.waits(TICK, failure("third"), 5.0)
+    found = record(kept)
+    assert found is not None
+    assert (found.error, found.partitions) == ("first", 2)
+    await account.goes_on(EVENTS)
+    await account.leaves(TICK)
+    assert (account.waiting_s, len(kept.found)) == (0.0, 1)
+    await account.leaves(OTHER)
+    assert kept.found == {}
+
+
+async def test_the_record_of_a_wait_is_renewed_but_not_each_time(
+    account: JobAccount, kept: Kept, clock: VirtualClock
+) -> None:
+    for _ in range(30):
+        await account.waits(EVENTS, failure(), 1.0)
+        clock.advance(1.0)
+    assert kept.writes == 3
+
+
+async def test_counts_go_on_after_a_restart_and_a_wait_does_not(
+    account: JobAccount, kept: Kept, clock: VirtualClock
+) -> None:
+    await account.skips(Counter({("acme", "text_refused"): 2, ("", "events_lost"): 7}))
+    await account.waits(EVENTS, failure(), 1.0)
+    again = await begun(kept, clock)
+    found = record(kept)
+    assert found is not None
+    assert found.since == 0.0
+    await again.skips(Counter({("acme", "text_refused"): 1}))
+    assert skipped(record(kept)) == {"acme": {"text_refused": 3}, "": {"events_lost": 7}}
+
+
+async def test_records_of_workers_that_ended_are_removed_after_a_week(
+    account: JobAccount, kept: Kept, clock: VirtualClock
+) -> None:
+    await account.skips(Counter({("acme", "text_refused"): 1}))
+    of_others = {f"{JOB}episodes:w": kept.found[KEY], "effects:w": kept.found[KEY]}
+    kept.found |= of_others | {f"{JOB}verdicts:odd": b"no record"}
+    clock.advance(6 * DAY_S)
+    await begun(kept, clock, "x")
+    assert kept.found.keys() == {KEY, *of_others}
+    clock.advance(2 * DAY_S)
+    await begun(kept, clock, "y")
+    assert kept.found.keys() == of_others.keys()
+
+
+async def test_a_bus_that_refuses_stops_nothing_and_gets_the_record_later(
+    kept: Kept, clock: VirtualClock, account: JobAccount
+) -> None:
+    await account.waits(EVENTS, failure(), 1.0)
+    kept.refuses = True
+    with capture_logs() as logs:
+        await account.skips(Counter({("acme", "text_refused"): 1}))
+        await account.goes_on(EVENTS)
+    assert [each["log_level"] for each in logs if each["event"] == "job_account_not_kept"] == ["warning", "debug"]
+    kept.refuses = False
+    await account.goes_on(EVENTS)
+    found = record(kept)
+    assert found is not None
+    assert (found.since, skipped(found)) == (0.0, {"acme": {"text_refused": 1}})
+
+
+async def warned(account: JobAccount, *messages: str) -> list[str]:
+    with capture_logs() as logs:
+        for message in messages:
+            await account.waits(EVENTS, failure(message), 1.0)
+    return [each["error"] for each in logs if each["log_level"] == "warning"]
+
+
+async def test_a_reason_that_changes_is_warned_of(account: JobAccount) -> None:
+    behind, refused = "the mutation workers have not applied 3:17-0 yet", "the endpoint refuses the key (401)"
+    said = await warned(account, behind, refused, refused, behind.replace("3:17-0", "5:18-2"), refused)
+    assert said == [behind, refused]
+
+
+async def test_the_warnings_of_an_outage_are_bounded(account: JobAccount) -> None:
+    said = await warned(account, *(f"reason {chr(97 + number // 26)}{chr(97 + number % 26)}" for number in range(100)))
+    assert len(said) == 20
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"at": 1, "since": 1e300, "error": ""}', b'{"at": 1, "since": "x", "error": ""}',
+             b'{"at": 1, "since": 0, "error": "", "skipped": {"a": {"b": "c"}}}']
+)  # fmt: skip
+def test_what_is_no_record_is_left_out(body: Any) -> None:
+    assert list(wait_records({KEY: body}, JOB)) == []

@@ -1,0 +1,124 @@
+"""The jobs of memory: how far they are, what they wait for, and what they left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_contracts.plurals import counted
+from graphweft_workers.engine.usage.waits import JOB, JOB_SHOWN_S, WaitRecord, wait_records
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring import features as jobs
+from graphweft_workers.wiring.connections import make_bus
+
+_SKIPS: Final[Mapping[str, str]] = {
+    "text_refused": "texts have no vector, because the embedder refuses them: searches find them by words and time; "
+    "`graphweft memory embed --app APP` asks again",
+    "query_failed": "looks at the graph failed: a thread is looked at again with its next message, and an app's "
+    "retention with the next run",
+    "event_refused": "results were refused by the bus, usually because they are too large: the log of the memory "
+    "worker names them",
+    "events_lost": "events were trimmed from the bus before the job read them: trim with `graphweft trim` only",
+}
+_GOES_ON: Final = "its events wait in the log, and it goes on by itself once this is mended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobWait:
+    """What a worker of a job waits for."""
+
+    worker: str
+    since: str
+    partitions: int
+    reason: str
+    next: str = _GOES_ON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSkips:
+    """What a job left out for one reason in the last week, repeated work included."""
+
+    app_id: str | None
+    """None for what is of no app."""
+    reason: str
+    count: int
+
+    def text(self) -> str:
+        """Return it as a sentence, with what to do."""
+        app = "" if self.app_id is None else f"{self.app_id}: "
+        return f"{app}{self.count:,} {_SKIPS.get(self.reason, self.reason)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """The state of one job, over all its workers."""
+
+    group: str
+    lag: int | None
+    """Events that it has not handled; None if these settings do not ask for the job."""
+    partitions: int
+    """How many there are; 0 if these settings do not ask for the job."""
+    idle: Sequence[int]
+    """Partitions that no worker of it reads; empty likewise."""
+    waits: Sequence[JobWait]
+    skips: Sequence[JobSkips]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return asdict(self)
+
+    def notices(self) -> list[str]:
+        """Return what needs attention, as sentences."""
+        found = [
+            f"the job {self.group} waits in {counted(each.partitions, 'partition')} since {each.since} (worker "
+            f"{each.worker}): {each.reason}; {each.next}"
+            for each in self.waits
+        ]
+        if self.idle and self.lag:
+            idle = counted(len(self.idle), "partition has", "partitions have")
+            found.append(f"the job {self.group}: {idle} no worker: start `graphweft run memory`")
+        return found
+
+
+async def job_states(settings: Settings, records: Mapping[str, bytes]) -> list[JobState]:
+    """Return the jobs that the settings ask for, and others that have a record. Raises ``BusUnavailable``."""
+    now = SYSTEM_CLOCK.now().timestamp()
+    of_group: dict[str, dict[str, WaitRecord]] = {group: {} for group in jobs.groups(settings)}
+    asked = frozenset(of_group)
+    for name, record in wait_records(records, JOB):
+        group, _, worker = name.partition(":")
+        of_group.setdefault(group, {})[worker] = record
+    return [
+        JobState(group=group, **await _lag(settings, group, asked=group in asked), **_of_workers(workers, now))
+        for group, workers in of_group.items()
+    ]
+
+
+async def _lag(settings: Settings, group: str, *, asked: bool) -> Mapping[str, Any]:
+    if not asked:
+        return {"lag": None, "partitions": 0, "idle": []}
+    async with aclosing(make_bus(settings, group=group)) as bus:
+        partitions = await bus.partitions.status()
+    idle = [each.id for each in partitions if each.owner is None]
+    return {"lag": sum(each.lag for each in partitions), "partitions": len(partitions), "idle": idle}
+
+
+def _of_workers(workers: Mapping[str, WaitRecord], now: float) -> Mapping[str, Any]:
+    waits = [
+        JobWait(worker=worker, since=each.since_text(), partitions=each.partitions, reason=each.error)
+        for worker, each in workers.items()
+        if each.waits(now, JOB_SHOWN_S)
+    ]
+    skipped: Counter[tuple[str, str]] = Counter()
+    for each in workers.values():
+        for app_id, counts in each.skipped.items():
+            skipped.update({(app_id, reason): number for reason, number in counts.items()})
+    skips = [
+        JobSkips(app_id=app_id or None, reason=reason, count=number)
+        for (app_id, reason), number in skipped.most_common()
+    ]
+    return {"waits": waits, "skips": skips}

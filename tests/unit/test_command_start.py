@@ -120,11 +120,7 @@ def test_a_command_imports_only_what_it_cannot_begin_without(module: str) -> Non
 
 def test_status_imports_what_few_deployments_have_when_they_have_it() -> None:
     """The files of the operator are read once, not followed, and not every deployment has an archive."""
-    waits = {
-        "graphweft_workers.support.timing",
-        "graphweft_workers.archive.continuation",
-        "graphweft_workers.wiring.features",
-    }
+    waits = {"graphweft_workers.support.timing", "graphweft_workers.archive.continuation"}
     assert imported_by_commands()["status"] & waits == set()
 
 

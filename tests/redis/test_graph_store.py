@@ -169,7 +169,7 @@ async def test_a_slow_query_leaves_the_server_to_others(graph: FalkorDBStore, ur
     answered = 0
     async with redis.Redis.from_url(url) as writer, redis.Redis.from_url(url) as neighbour:
         await neighbour.ping()
-        command = ("GRAPH.QUERY", channels.graph_name(APP), guarded(0, write), "TIMEOUT", 1_000)
+        command = ("GRAPH.QUERY", channels.graph_name(APP), guarded(0, [write]), "TIMEOUT", 1_000)
         writing = asyncio.create_task(writer.execute_command(*command))
         await until_busy(graph, True)
         while not writing.done():

@@ -11,6 +11,7 @@ from tests.services.rules import rules_of_parts
 
 from graphweft_contracts import Event, wire
 from graphweft_rules import RuleSet
+from graphweft_rules.cypher import entities
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.engine.log.duplicates import RecentEvents
 from graphweft_workers.engine.log.read import LoggedEvent, read_range
@@ -53,3 +54,18 @@ async def test_an_arranger_that_could_not_be_made_is_tried_again(
         found = await asyncio.gather(*(arrangers.of(events) for events in given), return_exceptions=True)
     assert all(isinstance(each, MemoryError) for each in found)
     assert isinstance(await arrangers.of(given[0]), Arranger)
+
+
+async def test_the_first_event_waits_for_nothing_that_could_be_known_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = rules_of_parts(tmp_path, {"see": "MERGE (s:FirstSession {id: $s}) SET s.seen = $v"})
+    arrangers = Arrangers(FixedRules(rules), FALKORDB)
+    await arrangers.warm("app")
+    events = events_of(rules, "app")
+
+    def fail(*_: object) -> None:
+        raise AssertionError("the query was read only when an event came")
+
+    monkeypatch.setattr(entities, "read_parts", fail)
+    assert isinstance(await arrangers.of(events), Arranger)

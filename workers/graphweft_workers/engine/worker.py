@@ -8,6 +8,7 @@ from collections.abc import Callable
 from graphweft_contracts import Transient
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_contracts.layout import ALL_APPS
 from graphweft_rules import RuleSet
 from graphweft_workers.apps import Quotas
 from graphweft_workers.engine.apply.older_graph import Obstacle, no_obstacle
@@ -73,6 +74,7 @@ class MutationWorker:
         )
         self._watch = GraphWatch(bus, graph, self._open_partitions, clock=clock, every_s=timing.graph_look_s)
         self._opening = PartitionOpening(bus, graph, checkpoints_s=timing.checkpoints_s)
+        self._warming: asyncio.Task[None] | None = None
         self._effects: EffectReporter | None = None
         letters = bus.dead_letters
         if effects_keep and bus.effects is not None:
@@ -80,7 +82,7 @@ class MutationWorker:
                 bus.effects, bus.usage, name=name, keep=effects_keep, clock=clock, timing=timing.effects
             )
             letters = self._effects.counting(letters)
-        state = WorkerState(
+        self._state = state = WorkerState(
             log=bus.log,
             partitions=bus.partitions,
             letters=LetterQuota(letters, self._usage, lambda app_id: quotas(app_id).dead_letters),
@@ -156,6 +158,9 @@ class MutationWorker:
 
     async def _open(self, lease: Lease, run: str) -> Partition:
         await self._rules.refresh()
+        if self._warming is None or (self._warming.done() and self._warming.exception() is not None):
+            self._warming = asyncio.create_task(self._state.arrangers.warm(ALL_APPS))
+        await asyncio.shield(self._warming)
         opening = await self._opening.open(lease.number, run)
         await self._usage.open(lease.number)
         logger.debug("partition_opened", partition=lease.number, position=opening.start.offset)

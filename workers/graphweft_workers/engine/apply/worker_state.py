@@ -52,15 +52,16 @@ class WorkerState:
     timing: Timing = TIMING
     obstacle: Obstacle = no_obstacle
     costs: AppCosts = field(init=False)
+    arrangers: Arrangers = field(init=False)
     applier: Applier = field(init=False)
     indexes: AppIndexes = field(init=False)
     strikes: Strikes = field(init=False)
     seals: Seals = field(init=False)
 
     def __post_init__(self) -> None:
-        arrangers = Arrangers(self.rules, self.graph.dialect)
+        self.arrangers = Arrangers(self.rules, self.graph.dialect)
         self.applier = Applier(
-            self.log, self.letters, self.graph, arrangers, quarantine=self.quarantine, names=self.names,
+            self.log, self.letters, self.graph, self.arrangers, quarantine=self.quarantine, names=self.names,
             memory=self.memory, clock=self.clock, timing=self.timing,
         )  # fmt: skip
         self.costs = AppCosts(self.clock, self.timing.costs)

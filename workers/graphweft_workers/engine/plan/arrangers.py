@@ -14,6 +14,8 @@ from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.plan.order import Arranger
 from graphweft_workers.rule_sets.active_rules import ActiveRules
 
+_FEW_WORKFLOWS: Final = 4
+"""Rules with at most so many workflows are compiled before an event uses one."""
 _MOST_WORKFLOWS: Final = 32
 """An arranger grows with the workflows that its app uses, up to this number."""
 
@@ -60,6 +62,16 @@ class Arrangers:
             arranger = self._made[key] = await asyncio.shield(making)
         self._of_app[place] = (key, arranger)
         return await self._prepared(arranger, events)
+
+    async def warm(self, app_id: str) -> None:
+        """Do what the first event of an app with the rules of ``app_id`` would wait for, half a second in all.
+
+        What is found out about the mutations of packs is kept with them. So is a workflow that is compiled; of many
+        workflows, none is compiled, because few may be used.
+        """
+        rules = self._rules.current(app_id)
+        workflows = frozenset(rules.workflows) if len(rules.workflows) <= _FEW_WORKFLOWS else frozenset()
+        await asyncio.to_thread(self._make, rules, workflows)
 
     def _make(self, rules: RuleSet, workflows: frozenset[str]) -> Arranger:
         return Arranger(rules, self._dialect, workflows=workflows, summary=self._rules.summary)

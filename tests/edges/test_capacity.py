@@ -25,6 +25,7 @@ def test_a_plan_names_every_role_and_what_limits() -> None:
     assert inside(["capacity", "--apps", "0", "--events", "1"], clean_environment()).code == 2
 
 
+@pytest.mark.long
 def test_a_measured_plan_counts_with_the_figures_of_this_machine(tmp_path: Path) -> None:
     rules = rules_folder(tmp_path, TURNS)
     events = [

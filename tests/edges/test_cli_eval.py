@@ -149,6 +149,7 @@ def test_no_answer_to_the_first_question_ends_the_run(up: Up) -> None:
     assert "no responder answers (timeout" in said
 
 
+@pytest.mark.long
 def test_conversations_in_the_format_of_locomo_are_published_and_asked(up: Up) -> None:
     unpublished = refused(up, "--from", str(CONVERSATIONS), "--app", "scratch")
     assert "the app 'scratch' has no graph, so it has no memory" in unpublished

@@ -92,7 +92,7 @@ def test_orphans_are_no_children_of_the_tests(tmp_path: Path) -> None:
     """Nobody would wait for them, and a process that has ended would stay in the list of processes."""
     with tail(tmp_path) as process:
         process.kill()
-    line = "import os, subprocess; print(subprocess.Popen(['sleep', '60'], stdout=-3).pid)"
+    line = "import os, subprocess; print(subprocess.Popen(['sleep', '60'], stdout=-3, stderr=-3).pid)"
     done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=True)
     orphan = int(done.stdout)
     try:

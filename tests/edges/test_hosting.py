@@ -108,6 +108,7 @@ async def applied_turns(graph: FalkorDBStore) -> int:
     return int(table.rows[0][0]) if table.rows else 0
 
 
+@pytest.mark.long("2")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_faststream_runs_it_and_a_signal_lets_it_finish(
     settings: Settings, bus: Bus, graph: FalkorDBStore, number: signal.Signals

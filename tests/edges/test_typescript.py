@@ -140,6 +140,7 @@ def node(built_client: Path) -> Callable[..., str]:
     return run
 
 
+@pytest.mark.long("attack.test")
 @pytest.mark.parametrize("module", sorted(path.name for path in CLIENT.glob("test/*.test.mjs")))
 def test_the_tests_of_the_client_pass(module: str, gateway: Gateway, node: Callable[..., str]) -> None:
     said = [MemoryMessage(role="user", text=MESSAGES[0]["text"], message_id="m1")]

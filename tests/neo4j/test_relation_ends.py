@@ -107,6 +107,7 @@ async def test_what_holds_by_planted_stories_whatever_their_order(url: str, stor
     assert wrong == []
 
 
+@pytest.mark.long("neo4j")
 async def test_a_replay_in_small_batches_ends_the_same(url: str, store: GraphStore) -> None:
     await write(url, store, told(planted(each=1), random.Random(7)), RULES)
     bus = redis_bus(url, new=spread(2), group="graphweft-again")

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 from tests.ports.toy import sqlite_url
 from tests.ports.toy_kits import ToyBusKit, ToyRequestKit
+from tests.services.tiers import repeats
 
 from graphweft_workers.testing import BusKit, BusSuite, RequestKit, RequestSuite
 
@@ -17,6 +18,7 @@ __all__ = ("sqlite_url",)  # a fixture
 pytestmark = pytest.mark.integration
 
 
+@repeats(BusSuite, "test_workers_share_the_partitions_evenly")
 class TestBus(BusSuite):
     @pytest_asyncio.fixture
     async def kit(self, sqlite_url: str) -> AsyncIterator[BusKit]:

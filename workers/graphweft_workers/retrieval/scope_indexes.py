@@ -21,7 +21,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.ports.dialect import SearchTarget
 from graphweft_workers.ports.graph_store import GraphStore, Table
 from graphweft_workers.retrieval import statements
-from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex, Unfit, Vectors, node_of
+from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex, Unfit, Vectors, node_of, terms_in
 from graphweft_workers.retrieval.scope_marks import MARKED, Marks, TargetMarks, marks_of, reading
 from graphweft_workers.retrieval.statements import Statement
 from graphweft_workers.support.lazy_logger import get_logger
@@ -40,7 +40,8 @@ _MOST_CHARACTERS: Final = 16_000_000
 _PAGE: Final = 2_000
 _VECTORS: Final = 25
 """Vectors that are read at once: 384 numbers each block the event loop for about 4 ms."""
-_TURN: Final = 200
+_STEP: Final = 1_000
+"""Terms that are read at once: new ones block the event loop for about 4 ms."""
 _FROM: Final = 2
 """The search of a scope at which its index is built: most scopes are searched once."""
 _LOOK: Final = 10
@@ -67,10 +68,16 @@ async def read_index(rows: Iterable[Sequence[Any]]) -> ScopeIndex:
             continue
         nodes[node.key] = node
     index = ScopeIndex(list(nodes.values()))
-    for _ in range(0, len(nodes), _TURN):
-        index.read(_TURN)
-        await asyncio.sleep(0)
+    await _read_all(index)
     return index
+
+
+async def _read_all(index: ScopeIndex) -> None:
+    """Read the nodes of an index, while others have their turn."""
+    is_read = False
+    while not is_read:
+        is_read = index.read(_STEP)
+        await asyncio.sleep(0)
 
 
 class VersionSource(Protocol):
@@ -266,13 +273,21 @@ class ScopeIndexes:
             length = index.total_length + sum(node.length for node in nodes)
             if not sizes.rows or (len(index.keys) + len(nodes), length) != tuple(sizes.rows[0][:2]):
                 return False
+            if any(terms_in(node) > _STEP for node in nodes):  # searches would meet a part of it
+                return False
             index.add(nodes)
         except (QueryFailed, GraphUnavailable, Unfit):
             return False
+        key = _key_of(app_id, target)
+        try:
+            await _read_all(index)
+        except asyncio.CancelledError:
+            if key is not None and self._kept.get(key) is kept:
+                self._drop(key)  # its size and what has no vector are not known
+            raise
         self.added += len(nodes)
         if index.vectors is not None:
             kept.without_vector.update(dict.fromkeys(node.key for node in nodes))
-        key = _key_of(app_id, target)
         if key is not None and self._kept.get(key) is kept:
             size = index.bytes + _bytes_of(key)
             self.bytes += size - kept.bytes
@@ -448,7 +463,7 @@ class ScopeIndexes:
                 break
             await asyncio.sleep(0)
         index = ScopeIndex(nodes)
-        while await self._rested(lambda: not index.read(_TURN)):
+        while await self._rested(lambda: not index.read(_STEP)):
             self._check_size(index.bytes)
         if target.vector is not None and self.model is not None:
             index.vectors = vectors = Vectors(len(index.keys))

@@ -30,6 +30,7 @@ from graphweft_workers.injection.index_versions import IndexVersions
 from graphweft_workers.injection.versions import GraphVersions
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Table, Write
 from graphweft_workers.retrieval import fulltext, scope_indexes
+from graphweft_workers.retrieval.scope_index import ScopeIndex
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 from graphweft_workers.retrieval.search import Searcher
 from graphweft_workers.support.timing import RetrievalTiming
@@ -551,6 +552,29 @@ async def test_memories_of_the_user_are_added_to_the_index(falkordb: GraphStore)
         assert f"late dog {number}" in found
     assert talk.counts() == before
     assert talk.both.indexes.added == 5
+    await talk.background.aclose()
+
+
+async def test_an_index_is_dropped_if_adding_to_it_is_cut_short(
+    falkordb: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Talk(falkordb)
+    await talk.begin()
+    assert talk.both.indexes.bytes > 0
+    await talk.writer.say("shop", "u", "late dog")
+
+    async def cut(index: ScopeIndex) -> None:
+        assert not index.read(1)
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scope_indexes, "_read_all", cut)
+        query = SearchQuery(text="dog", memory={"user_id": "u"}, of="memories", index_type="hybrid")
+        with pytest.raises(asyncio.CancelledError):
+            await talk.both.ours.search("shop", query, timeout_s=60)
+    assert talk.both.indexes.added == 0
+    assert all(key[1] != ("Memory",) for key in talk.both.indexes._kept)
+    assert "late dog" in await talk.ask()
     await talk.background.aclose()
 
 

@@ -568,7 +568,7 @@ class ScopeIndexes:
         while needed > 0:
             if not beyond:
                 return None
-            largest = max(beyond, key=lambda app_id: apps[app_id])
+            largest = max(beyond, key=apps.__getitem__)
             kept = self._kept[oldest[largest][0]] if oldest[largest] else None
             if apps[largest] <= share or kept is None:
                 beyond.remove(largest)

@@ -31,6 +31,7 @@ from graphweft_workers.injection.match import bind_search
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.retrieval.listing import list_facts, list_relations
 from graphweft_workers.retrieval.search import Searcher
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -193,6 +194,40 @@ async def test_a_fact_says_who_and_since_when_and_when_it_was_learnt(place: Plac
     [latest] = await place.search("episodes", top_k=1)
     assert (latest["reference_time"], latest["episode_type"]) == ("2026-02-01T10:02:00.000000Z", "json")
     assert latest.keys() == {"text", "score", "kind", "name", "episode_type", "reference_time", "id"}
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [U1, {"thread_id": "t1"}, {"agent_id": "a", "thread_id": "t1"}, U1 | {"thread_id": "t1"}, U1 | {"thread_id": "t3"}],
+    ids=str,
+)
+async def test_what_is_listed_in_a_scope_is_what_a_search_finds(place: Place, scope: dict[str, str]) -> None:
+    said = [("tea", U1, "t1"), ("rome", U1, "t2"), ("night", {"agent_id": "a"}, "t1"), ("dog", {"user_id": "u2"}, "t1")]
+    told = [
+        episode(number, knows(fact), thread_id=thread, chat=f"c{number}", **who)
+        for number, (fact, who, thread) in enumerate(said, 1)
+    ]
+    again = episode(5, knows("tea"), thread_id="t1", chat="c5", **U1)
+    await place.fill([*told, again])
+    table = await place.store.read(APP, list_relations(scope), {**scope, "limit": 10}, timeout_s=60)
+    expected = await place.texts("all", "tea rome night dog", memory=scope)
+    assert sorted(row["text"] for row in table.dicts()) == sorted(expected)
+    assert bool(expected) == (scope.get("thread_id") != "t3")
+
+
+async def test_in_a_thread_a_fact_of_a_conversation_is_listed_with_its_end_there(falkordb: Place) -> None:
+    """Another thread ended it by saying it anew: in its own it holds on."""
+    await falkordb.write(
+        "CREATE (:Fact {id: 'f', user_id: 'u1', thread_id: 't1', text: 'tea', valid_from: '2026-02-01', "
+        "valid_to: '2026-02-02'})"
+    )
+
+    async def end(scope: dict[str, str]) -> list[str | None]:
+        table = await falkordb.store.read(APP, list_facts(scope), {**scope, "limit": 10}, timeout_s=60)
+        return [row["valid_to"] for row in table.dicts()]
+
+    assert await end(U1) == ["2026-02-02"]
+    assert await end(U1 | {"thread_id": "t1"}) == [None]
 
 
 async def test_without_a_text_the_latest_come_first(place: Place) -> None:

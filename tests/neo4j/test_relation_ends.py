@@ -169,8 +169,11 @@ async def test_a_search_says_what_is_in_doubt_and_why(url: str, store: GraphStor
     # Before it was in doubt
     assert await doubts(4, user, of="facts") == [("Ada uses laptop 4", None, None)]
     assert await doubts(6, user, of="facts", as_of=T0 + timedelta(days=4)) == [("Ada uses laptop 4", None, None)]
-    # What another thread says is not shown in one
+    # What another thread says is not shown in one, also where facts are known beyond it
     assert [row[2] for row in await doubts(6, thread)] == [None]
+    for name in ("t1", "t2"):
+        within = MemoryScope(user_id="u1", thread_id=name)
+        assert [row[0::2] for row in await doubts(6, within, of="facts")] == [("Ada uses laptop 4", None)]
 
 
 async def test_an_episode_without_the_ontology_ends_what_depends_on_a_relation(url: str, store: GraphStore) -> None:

@@ -30,6 +30,7 @@ from graphweft_workers.injection.index_versions import IndexVersions
 from graphweft_workers.injection.versions import GraphVersions
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Table, Write
 from graphweft_workers.retrieval import fulltext, scope_indexes
+from graphweft_workers.retrieval.scope_index import ScopeIndex
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 from graphweft_workers.retrieval.search import Searcher
 from graphweft_workers.support.timing import RetrievalTiming
@@ -410,6 +411,48 @@ async def test_the_largest_app_makes_room_for_others(url: str, falkordb: GraphSt
     assert (small.indexes.bytes, small.indexes.failed > 0) == (0, True)
 
 
+async def sizes_of(store: GraphStore, url: str, apps: dict[str, dict[str, int]]) -> dict[tuple[str, str], int]:
+    """Write so many memories for each user of each app; return the bytes of each index."""
+    for app, users in apps.items():
+        made = [({"user_id": user}, [f"dog number {each}" for each in range(count)]) for user, count in users.items()]
+        await fill(store, url, app, await batches(made))
+    sizes: dict[tuple[str, str], int] = {}
+    for app, user in ((app, user) for app, users in apps.items() for user in users):
+        probe = Both(store)
+        await probe.ask(app, text="dog", memory={"user_id": user}, of="memories", index_type="hybrid")
+        sizes[app, user] = probe.indexes.bytes
+    return sizes
+
+
+async def test_an_app_within_its_share_keeps_its_index_and_none_is_built_in_vain(
+    url: str, falkordb: GraphStore
+) -> None:
+    sizes = await sizes_of(falkordb, url, {"large": {"u": 70}, "small": {"u": 50}})
+    both = Both(falkordb, limit=sum(sizes.values()) - 1)
+    for app in ["large", "small"] * 4:
+        await both.ask(app, text="dog", memory={"user_id": "u"}, of="memories", index_type="hybrid")
+    assert [key[0] for key in both.indexes._kept] == ["small"]
+    assert (both.indexes.builds, both.indexes.evicted) == (2, 1)
+
+
+async def test_of_two_indexes_that_are_used_in_turn_one_stays(url: str, falkordb: GraphStore) -> None:
+    sizes = await sizes_of(falkordb, url, {"shop": {"u1": 50, "u2": 50}})
+    both = Both(falkordb, limit=sum(sizes.values()) - 1)
+
+    async def search(user: str) -> None:
+        query = SearchQuery(text="dog", memory={"user_id": user}, of="memories", index_type="hybrid")
+        await both.ours.search("shop", query, timeout_s=120)
+        await both.indexes.built()
+
+    for user in ["u1", "u2"] * 6:
+        await search(user)
+    assert (both.indexes.builds, both.indexes.evicted) == (2, 0)
+    assert [key[2] for key in both.indexes._kept] == [(("user_id", "u1"),)]
+    for _ in range(2):  # u1 is not used any more
+        await search("u2")
+    assert [key[2] for key in both.indexes._kept] == [(("user_id", "u2"),)]
+
+
 async def test_empty_scopes_take_room_too(url: str, falkordb: GraphStore) -> None:
     """Requests may name any scope, so the number of indexes must be bounded as well."""
     await fill(falkordb, url, "shop", await batches([({"user_id": "u"}, ["a dog"])]))
@@ -509,6 +552,29 @@ async def test_memories_of_the_user_are_added_to_the_index(falkordb: GraphStore)
         assert f"late dog {number}" in found
     assert talk.counts() == before
     assert talk.both.indexes.added == 5
+    await talk.background.aclose()
+
+
+async def test_an_index_is_dropped_if_adding_to_it_is_cut_short(
+    falkordb: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Talk(falkordb)
+    await talk.begin()
+    assert talk.both.indexes.bytes > 0
+    await talk.writer.say("shop", "u", "late dog")
+
+    async def cut(index: ScopeIndex) -> None:
+        assert not index.read(1)
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scope_indexes, "_read_all", cut)
+        query = SearchQuery(text="dog", memory={"user_id": "u"}, of="memories", index_type="hybrid")
+        with pytest.raises(asyncio.CancelledError):
+            await talk.both.ours.search("shop", query, timeout_s=60)
+    assert talk.both.indexes.added == 0
+    assert all(key[1] != ("Memory",) for key in talk.both.indexes._kept)
+    assert "late dog" in await talk.ask()
     await talk.background.aclose()
 
 

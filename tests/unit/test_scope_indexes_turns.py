@@ -109,6 +109,27 @@ async def test_apps_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert versions.built_for == ["first", "app0", "app1", "app2"]
 
 
+async def test_many_names_of_an_app_keep_no_index_from_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scope_indexes, "_MOST_SCOPES", 10)
+    versions = Unknown()
+    indexes = indexes_of(versions)
+
+    async def once(app: str, user: str) -> None:
+        await indexes.find(app, [memories({"user_id": user})], 1.0)
+
+    for user in "abc":
+        await once("quiet", user)
+    for number in range(100):
+        await once("loud", f"user{number}")
+    await once("loud", "user50")
+    await once("loud", "user99")  # the same app forgets its own, the least recently used first
+    for user in "abc":
+        await once("quiet", user)
+    versions.go.set()
+    await indexes.built()
+    assert versions.built_for == ["loud", "quiet"]
+
+
 async def test_nothing_that_waits_is_built_after_the_end() -> None:
     versions = Unknown()
     indexes = indexes_of(versions)

@@ -394,6 +394,8 @@ def test_an_index_to_which_nodes_were_added_ranks_like_a_new_one() -> None:
     index = index_of(rnd.sample(nodes[:150], 150))
     for first in range(150, 200, 5):
         index.add(rnd.sample(nodes[first : first + 5], 5))
+        while not index.read(7):
+            pass
     whole = index_of(nodes)
     for _ in range(50):
         asked = read_question(f"Where does my {' '.join(rnd.choices(words, k=3))} live", today=TODAY)

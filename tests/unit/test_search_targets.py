@@ -36,6 +36,17 @@ def test_by_name_facts_and_entities_are_known_beyond_their_thread(
     assert [target.scope.keys() for target in scoped(of, given, now=NOW)] == limits
 
 
+@pytest.mark.parametrize("of", ["all", "facts"])
+@pytest.mark.parametrize("beside", ["application_id", "agent_id", "user_id"])
+def test_within_a_thread_no_fact_says_what_put_it_in_doubt(of: Searched, beside: str) -> None:
+    def reasons(scope: dict[str, str]) -> list[str]:
+        return [each.expressions["doubted_because"] for each in scoped(of, scope, now=NOW) if each.kind == "fact"]
+
+    wide = {beside: ALL[beside]}
+    assert set(reasons({**wide, "thread_id": "t"})) == {"null"}
+    assert len(set(reasons(wide))) == 2, "without a thread a fact of an episode says it"
+
+
 def test_pages_of_a_scope_are_not_found_by_the_keys_of_all_scopes() -> None:
     """FalkorDB would combine both indexes, and walk through a million keys for each page."""
     asked = statements.nodes(FALKORDB, memories({"user_id": "u"}), after="", limit=10)

@@ -24,8 +24,10 @@ MOST_TERMED: Final = 5_000
 """Limit of candidates if nodes store their terms; one takes 10 to 20 us."""
 MOST_TEXTS: Final = 1_000
 """Limit of candidates if their terms come from the text; 200 words take 200 us."""
-_TOGETHER: Final = 200
-"""Candidates that are scored before the event loop runs other tasks."""
+_STEP: Final = 5_000
+"""Characters of texts that are read before the event loop runs other tasks: 1 to 3 us for each word."""
+_EACH: Final = 25
+"""A candidate alone takes as long as so many characters of a text, and so do its terms for each so many characters."""
 
 
 async def by_words(
@@ -139,8 +141,11 @@ async def _weighable(
         rows = sorted(rows, key=lambda row: str(row[-1]))
         rows.sort(key=lambda row: str(row[2] or ""), reverse=True)
     found: list[Candidate] = []
+    work = 0
     for number, row in enumerate(rows):
-        if number % _TOGETHER == _TOGETHER - 1:
+        work += _EACH + (len(row[1] or "") // _EACH if with_terms else sum(len(text or "") for text in row[0]))
+        if work > _STEP:
+            work = 0
             await asyncio.sleep(0)
         candidate = _with_terms(row, of, wanted, terms, counts) if with_terms else _with_texts(row, of, wanted)
         if candidate.counts:

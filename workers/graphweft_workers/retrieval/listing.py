@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Final
 
 from graphweft_contracts.memory import SCOPES
-from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, RELATION, VERSION
+from graphweft_workers.retrieval.records import EPISODE, FACT, MEMORY_LABEL, RELATION, VERSION
 
 MOST_SCANNED: Final = 5_000
 """Memories that ``list_scopes`` should read at most."""
@@ -39,18 +39,27 @@ def read_versions() -> str:
 
 def list_facts(scopes: Collection[str]) -> str:
     """Return the query of the latest ``$limit`` facts of conversations with the scopes, past ones too."""
+    until = "thread_valid_to" if "thread_id" in scopes else "valid_to"
     return (
         f"MATCH (f:{FACT}) WHERE {_within('f', scopes)} "
         "RETURN f.text AS text, f.subject AS subject, f.predicate AS predicate, f.object AS object, "
-        "f.valid_from AS valid_from, f.valid_to AS valid_to, f.id AS id "
+        f"f.valid_from AS valid_from, f.{until} AS valid_to, f.id AS id "
         "ORDER BY f.valid_from DESC, f.id LIMIT $limit"
     )
 
 
 def list_relations(scopes: Collection[str]) -> str:
-    """Return the query of the latest ``$limit`` facts of episodes with the scopes, past ones too."""
+    """Return the query of the latest ``$limit`` facts of episodes with the scopes, past ones too.
+
+    Relations have no thread: of a thread are those that one of its episodes states.
+    """
+    found = f"MATCH (r:{RELATION}) WHERE {_within('r', scopes)} "
+    if "thread_id" in scopes:
+        own = "".join(f" AND r.{name} = ${name}" for name in scopes if name != "thread_id")
+        stated = f"MATCH (e:{EPISODE}) WHERE {_within('e', scopes)} MATCH (e)-[:STATES]->(r:{RELATION})"
+        found = f"{stated} WHERE r.scopes IS NOT NULL{own} WITH DISTINCT r "
     return (
-        f"MATCH (r:{RELATION}) WHERE {_within('r', scopes)} "
+        f"{found}"
         "RETURN r.fact AS text, null AS subject, r.name AS predicate, null AS object, "
         "r.valid_at AS valid_from, r.invalid_at AS valid_to, r.id AS id "
         "ORDER BY r.valid_at DESC, r.id LIMIT $limit"

@@ -63,6 +63,8 @@ TIME, NUMBER, EMPTY, ASKS, SHORT, USERS, OF_LAST, OF_OWN = 1, 2, 4, 8, 16, 32, 6
 """What is known of a node: it names a time or a number; it is a turn that tells nothing; it ends with a question; it is
 a turn of few words; it is the user's, or known beside turns; it is about the turn before, a question that it answers or
 what it corrects or completes; it is about the own turn before that one, too."""
+_NODE_TERMS: Final = 10
+"""A node without terms takes as long to read as a node of so many, about."""
 _FEW: Final = 4
 """Terms of a short turn, without stop words."""
 
@@ -174,9 +176,11 @@ class ScopeIndex:
 
     def __init__(self, nodes: Sequence[IndexedNode]) -> None:
         """``read`` reads the nodes. Raises ``Unfit`` for nodes that share a key."""
-        self._waiting = _in_order(nodes)
+        self._waiting = _in_order(nodes)[::-1]
         """Nodes that are not read yet, the next one last."""
-        self._waiting.reverse()
+        self._unread: list[str] = []
+        """The terms of the last node that are not read yet."""
+        self._first_are_read = False
         self.keys: list[str] = []
         self.numbers: dict[str, int] = {}
         """The number of each key."""
@@ -222,18 +226,30 @@ class ScopeIndex:
         self.names: list[frozenset[str]] = []
         """The terms of each author's name."""
 
-    def read(self, count: int) -> bool:
-        """Read the next ``count`` nodes; return whether all are read."""
-        for _ in range(min(count, len(self._waiting))):
-            self._read(self._waiting.pop())
-        if self._waiting:
-            return False
-        if self._sorts_keys and len(self._by_key) != len(self.keys):
+    def read(self, terms: int) -> bool:
+        """Read nodes of about ``terms`` terms, or a part of a longer one; return whether all are read."""
+        left = terms
+        while self._unread or self._waiting:
+            if not self._unread:
+                if left < terms and left < terms_in(self._waiting[-1]):
+                    return False
+                self._begin(self._waiting.pop())
+            some = self._unread[: max(1, left)]
+            del self._unread[: len(some)]
+            self._hold(some)
+            if self._unread:
+                return False
+            left -= len(some) + _NODE_TERMS
+        if self._sorts_keys and not self._first_are_read:
             self._by_key = array("I", sorted(range(len(self.keys)), key=self.keys.__getitem__))
+        self._first_are_read = True
         return True
 
     def add(self, nodes: Sequence[IndexedNode]) -> None:
-        """Add nodes that are later than all others. Raises ``Unfit``, before anything is added, if one is not."""
+        """Take nodes that are later than all others, for ``read``. Raises ``Unfit``, and takes none, if one is not.
+
+        While they are read, the index is always as if there were no others than those read.
+        """
         ordered = _in_order(nodes)
         if len({node.key for node in nodes} - self.numbers.keys()) < len(nodes):
             raise Unfit("two of its nodes have one id")
@@ -241,12 +257,10 @@ class ScopeIndex:
             raise Unfit("a node that was added is not later than the others")
         if self._sorts_keys and not all(node.key.isascii() for node in nodes):
             raise Unfit("servers may sort the key of a node that was added differently")
-        for node in ordered:
-            self._read(node)
-            if self._sorts_keys:
-                insort(self._by_key, len(self.keys) - 1, key=self.keys.__getitem__)
+        self._waiting = ordered[::-1]
 
-    def _read(self, node: IndexedNode) -> None:
+    def _begin(self, node: IndexedNode) -> None:
+        """Read all of a node but which terms it has."""
         number = len(self.keys)
         self.keys.append(node.key)
         self.numbers[node.key] = number
@@ -261,21 +275,31 @@ class ScopeIndex:
             self._size += _PAIR_BYTES + sys.getsizeof(node.begins) + sys.getsizeof(node.ends)
         self.lengths.append(node.length)
         self.total_length += node.length
-        of_node = node.terms.split(" ") if node.terms else []
-        self.flags.append(_flags_of(node, of_node))
-        for term, times in Counter(of_node).items():
+        self._unread = node.terms.split(" ") if node.terms else []
+        self.flags.append(_flags_of(node, self._unread))
+        self.starts.append(len(self.sequences))
+        self._link(number, node)
+        if self._first_are_read and self._sorts_keys:
+            insort(self._by_key, number, key=self.keys.__getitem__)
+
+    def _hold(self, terms: Sequence[str]) -> None:
+        """Read terms of the last node."""
+        number = len(self.keys) - 1
+        for term, times in Counter(terms).items():
             held = self._postings.get(term)
             if held is None:
                 held = self._postings[term] = array("I"), array("I")
                 self._term_numbers[term] = len(self._terms)
                 self._terms.append(term)
                 self._size += _TERM_BYTES + sys.getsizeof(term) + _NUMBER_BYTES
+            if held[0] and held[0][-1] == number:
+                held[1][-1] += times
+                continue
             held[0].append(number)
             held[1].append(times)
             self._size += _POSTING_BYTES
-        self.sequences.extend(map(self._term_numbers.__getitem__, of_node))
-        self.starts.append(len(self.sequences))
-        self._link(number, node)
+        self.sequences.extend(map(self._term_numbers.__getitem__, terms))
+        self.starts[-1] = len(self.sequences)
 
     def _link(self, number: int, node: IndexedNode) -> None:
         """Find the turn before a node, its session and its author."""
@@ -462,6 +486,11 @@ def _in_order(nodes: Iterable[IndexedNode]) -> list[IndexedNode]:
     ordered = sorted(nodes, key=lambda node: node.key, reverse=True)
     ordered.sort(key=lambda node: node.time)
     return ordered
+
+
+def terms_in(node: IndexedNode) -> int:
+    """Return how many terms a node has."""
+    return node.terms.count(" ") + 1 if node.terms else 0
 
 
 def node_of(row: Sequence[Any]) -> IndexedNode:

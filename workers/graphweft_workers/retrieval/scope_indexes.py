@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -21,7 +21,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.ports.dialect import SearchTarget
 from graphweft_workers.ports.graph_store import GraphStore, Table
 from graphweft_workers.retrieval import statements
-from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex, Unfit, Vectors, node_of
+from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex, Unfit, Vectors, node_of, terms_in
 from graphweft_workers.retrieval.scope_marks import MARKED, Marks, TargetMarks, marks_of, reading
 from graphweft_workers.retrieval.statements import Statement
 from graphweft_workers.support.lazy_logger import get_logger
@@ -40,7 +40,8 @@ _MOST_CHARACTERS: Final = 16_000_000
 _PAGE: Final = 2_000
 _VECTORS: Final = 25
 """Vectors that are read at once: 384 numbers each block the event loop for about 4 ms."""
-_TURN: Final = 200
+_STEP: Final = 1_000
+"""Terms that are read at once: new ones block the event loop for about 4 ms."""
 _FROM: Final = 2
 """The search of a scope at which its index is built: most scopes are searched once."""
 _LOOK: Final = 10
@@ -49,6 +50,8 @@ _MOST_ADDED: Final = 200
 """Nodes that are added to an index at once."""
 _MOST_LATER: Final = 200
 """Added nodes that have a vector or wait for one: the server compares them with each question."""
+_MOST_SCOPES: Final = 10_000
+"""Scopes of all apps of which it is known that they were searched."""
 _MOST_WAITING: Final = 1_000
 """Apps that wait for a build."""
 
@@ -67,10 +70,16 @@ async def read_index(rows: Iterable[Sequence[Any]]) -> ScopeIndex:
             continue
         nodes[node.key] = node
     index = ScopeIndex(list(nodes.values()))
-    for _ in range(0, len(nodes), _TURN):
-        index.read(_TURN)
-        await asyncio.sleep(0)
+    await _read_all(index)
     return index
+
+
+async def _read_all(index: ScopeIndex) -> None:
+    """Read the nodes of an index, while others have their turn."""
+    is_read = False
+    while not is_read:
+        is_read = index.read(_STEP)
+        await asyncio.sleep(0)
 
 
 class VersionSource(Protocol):
@@ -102,15 +111,51 @@ class _Kept:
     """The keys of added nodes that had no vector yet."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while it is compared with the graph."""
+    used: int
+    """The number of the last search that used it."""
 
 
 @dataclass(slots=True, eq=False)
 class _Scope:
     """The searches of a scope."""
 
+    since: int
+    """The number of its first search, or of the last one for which it was to be built."""
     searches: int = 0
     not_before: float = 0.0
     """Monotonic time of its next build."""
+    pause_s: float = 0.0
+    """The pause after its last build."""
+    bytes: int = 0
+    """The size of its last index."""
+
+
+@dataclass(slots=True)
+class _Scopes:
+    """The scopes that were searched. If they are too many, the app with the most forgets the least recently used."""
+
+    _apps: OrderedDict[str, OrderedDict[_Key, _Scope]] = field(default_factory=OrderedDict[Any, Any])
+    _count: int = 0
+
+    def searched(self, key: _Key, search: int) -> _Scope:
+        """Return the scope of a search, which is then the most recently used."""
+        app_id = key[0]
+        scopes = self._apps.setdefault(app_id, OrderedDict())
+        self._apps.move_to_end(app_id)
+        scope = scopes.get(key)
+        if scope is None:
+            scope = scopes[key] = _Scope(since=search)
+            self._count += 1
+        scopes.move_to_end(key)
+        scope.searches += 1
+        if self._count > _MOST_SCOPES:
+            has_more = len(scopes) > _MOST_SCOPES // len(self._apps)
+            largest = app_id if has_more else max(self._apps, key=lambda each: len(self._apps[each]))
+            self._apps[largest].popitem(last=False)
+            self._count -= 1
+            if not self._apps[largest]:
+                del self._apps[largest]
+        return scope
 
 
 type _Due = Sequence[tuple[_Key, SearchTarget, _Scope]]
@@ -120,7 +165,8 @@ type _Due = Sequence[tuple[_Key, SearchTarget, _Scope]]
 class ScopeIndexes:
     """Keeps the most recently used indexes, up to ``limit`` bytes in total; 0 keeps none.
 
-    If there is no room, the app with the most bytes loses the index that it has not used for the longest time.
+    If there is no room, apps with more than an even share lose what they have not used for the longest time, the one
+    with the most bytes first. What is in use gives way to an app within its share, or to one that has less even then.
     """
 
     graph: GraphStore
@@ -146,7 +192,8 @@ class ScopeIndexes:
     added: int = 0
     """Nodes that were added to indexes."""
     _kept: OrderedDict[_Key, _Kept] = field(default_factory=OrderedDict[_Key, _Kept])
-    _scopes: BoundedDict[_Key, _Scope] = field(default_factory=BoundedDict[_Key, _Scope])
+    _searches: int = 0
+    _scopes: _Scopes = field(default_factory=_Scopes)
     _apps: BoundedDict[str, float] = field(default_factory=BoundedDict[str, float])
     """Monotonic time of an app's next build, after one that was in vain."""
     _waiting: dict[str, _Due] = field(default_factory=dict[str, _Due])
@@ -178,6 +225,7 @@ class ScopeIndexes:
         """
         if not self.limit:
             return {}
+        self._searches += 1
         keys = {of: key for of, target in enumerate(targets) if (key := _key_of(app_id, target)) is not None}
         right: dict[int, ScopeIndex] = {}
         if any(key in self._kept for key in keys.values()):
@@ -190,6 +238,7 @@ class ScopeIndexes:
                 for of in same:
                     if self._kept.get(keys[of]) is kept[of]:
                         self._kept.move_to_end(keys[of])
+                        kept[of].used = self._searches
                         right[of] = kept[of].index
         self.hits += len(right)
         self.misses += len(targets) - len(right)
@@ -266,13 +315,21 @@ class ScopeIndexes:
             length = index.total_length + sum(node.length for node in nodes)
             if not sizes.rows or (len(index.keys) + len(nodes), length) != tuple(sizes.rows[0][:2]):
                 return False
+            if any(terms_in(node) > _STEP for node in nodes):  # searches would meet a part of it
+                return False
             index.add(nodes)
         except (QueryFailed, GraphUnavailable, Unfit):
             return False
+        key = _key_of(app_id, target)
+        try:
+            await _read_all(index)
+        except asyncio.CancelledError:
+            if key is not None and self._kept.get(key) is kept:
+                self._drop(key)  # its size and what has no vector are not known
+            raise
         self.added += len(nodes)
         if index.vectors is not None:
             kept.without_vector.update(dict.fromkeys(node.key for node in nodes))
-        key = _key_of(app_id, target)
         if key is not None and self._kept.get(key) is kept:
             size = index.bytes + _bytes_of(key)
             self.bytes += size - kept.bytes
@@ -330,10 +387,7 @@ class ScopeIndexes:
     def _build_later(self, app_id: str, missing: Sequence[tuple[_Key, SearchTarget]]) -> None:
         due: list[tuple[_Key, SearchTarget, _Scope]] = []
         for key, target in missing:
-            scope = self._scopes.get(key)
-            if scope is None:
-                scope = self._scopes[key] = _Scope()
-            scope.searches += 1
+            scope = self._scopes.searched(key, self._searches)
             if scope.searches >= _FROM and self._may_build(key, scope):
                 due.append((key, target, scope))
         if due and (app_id in self._waiting or len(self._waiting) < _MOST_WAITING):
@@ -356,10 +410,13 @@ class ScopeIndexes:
             if not self._may_build(key, scope):  # since it is due, it was built, or a build was in vain
                 continue
             began = self.clock.monotonic()
+            if scope.bytes and self._displaced(key, scope) is None:  # as far as is known, it would be built in vain
+                scope.not_before, scope.since = began + scope.pause_s, self._searches
+                continue
             self.builds += 1
             try:
                 async with asyncio.timeout(self.timing.build_s):
-                    await self._build(app_id, key, target)
+                    await self._build(app_id, key, target, scope)
             except (_Outdated, TimeoutError) as error:
                 if isinstance(error, _Outdated):
                     self.outdated += 1
@@ -374,11 +431,11 @@ class ScopeIndexes:
                 self.failed += 1
                 logger.exception("scope_not_indexed", app_id=app_id, labels=target.labels)
             finally:
-                scope.not_before = self.clock.monotonic() + max(
-                    self.timing.least_pause_s, (self.clock.monotonic() - began) * self.timing.pause
-                )
+                scope.since = self._searches
+                scope.pause_s = max(self.timing.least_pause_s, (self.clock.monotonic() - began) * self.timing.pause)
+                scope.not_before = self.clock.monotonic() + scope.pause_s
 
-    async def _build(self, app_id: str, key: _Key, target: SearchTarget) -> None:
+    async def _build(self, app_id: str, key: _Key, target: SearchTarget, scope: _Scope) -> None:
         purged = self._purged
         version = await self.versions.current(app_id, self.timing.version_s)
         if version is None:
@@ -417,12 +474,22 @@ class ScopeIndexes:
         size = index.bytes + _bytes_of(key)
         self._check_size(size)
         self._drop(key)
+        scope.bytes = size
+        if (displaced := self._displaced(key, scope)) is None:
+            raise Unfit("there is no room for its index beside those in use")
+        for each in displaced:
+            self._drop(each)
+        self.evicted += len(displaced)
         self._kept[key] = _Kept(
-            index=index, version=now, marks=before, bytes=size, at=began, without_vector=without_vector
+            index=index,
+            version=now,
+            marks=before,
+            bytes=size,
+            at=began,
+            without_vector=without_vector,
+            used=self._searches,
         )
         self.bytes += size
-        while self.bytes > self.limit:
-            self._evict()
 
     async def _read(
         self, app_id: str, target: SearchTarget, check: Callable[[], Awaitable[object]]
@@ -448,7 +515,7 @@ class ScopeIndexes:
                 break
             await asyncio.sleep(0)
         index = ScopeIndex(nodes)
-        while await self._rested(lambda: not index.read(_TURN)):
+        while await self._rested(lambda: not index.read(_STEP)):
             self._check_size(index.bytes)
         if target.vector is not None and self.model is not None:
             index.vectors = vectors = Vectors(len(index.keys))
@@ -483,10 +550,46 @@ class ScopeIndexes:
         if kept is not None:
             self.bytes -= kept.bytes
 
-    def _evict(self) -> None:
+    def _displaced(self, key: _Key, scope: _Scope) -> Sequence[_Key] | None:
+        """Return what makes room for a scope's index; None if it must not be kept.
+
+        What was used since the scope was last to be built is in use: of two that are used in turn, one stays.
+        """
+        own, found = key[0], list[_Key]()
+        apps = self._bytes_of_apps()
+        apps[own] = apps.get(own, 0) + scope.bytes
+        share = self.limit // len(apps)
+        beyond = {app_id for app_id, size in apps.items() if size > share}
+        oldest: dict[str, deque[_Key]] = {app_id: deque() for app_id in beyond}
+        for each in self._kept:
+            if each[0] in beyond:
+                oldest[each[0]].append(each)
+        needed = self.bytes + scope.bytes - self.limit
+        while needed > 0:
+            if not beyond:
+                return None
+            largest = max(beyond, key=apps.__getitem__)
+            kept = self._kept[oldest[largest][0]] if oldest[largest] else None
+            if apps[largest] <= share or kept is None:
+                beyond.remove(largest)
+                continue
+            has_right = largest != own and apps[own] <= max(share, apps[largest] - kept.bytes)
+            if not has_right and kept.used > scope.since:
+                beyond.remove(largest)
+                continue
+            found.append(oldest[largest].popleft())
+            apps[largest] -= kept.bytes
+            needed -= kept.bytes
+        return found
+
+    def _bytes_of_apps(self) -> dict[str, int]:
         apps: dict[str, int] = {}
         for (app_id, *_), kept in self._kept.items():
             apps[app_id] = apps.get(app_id, 0) + kept.bytes
+        return apps
+
+    def _evict(self) -> None:
+        apps = self._bytes_of_apps()
         largest = max(apps, key=lambda app_id: apps[app_id])
         self._drop(next(key for key in self._kept if key[0] == largest))
         self.evicted += 1

@@ -81,7 +81,7 @@ def scoped(of: Searched, scope: Mapping[str, str], *, now: str) -> tuple[SearchT
     Facts and entities are known beyond their thread: with another scope, ``thread_id`` does not limit them. For facts
     of conversations this needs ``user_id``. In ``all``, ``thread_id`` limits every kind.
     """
-    wide = {name: value for name, value in scope.items() if name != "thread_id"} or scope
+    wide = _beyond_thread(scope)
     match of:
         case "all":
             return (
@@ -95,7 +95,7 @@ def scoped(of: Searched, scope: Mapping[str, str], *, now: str) -> tuple[SearchT
         case "memories":
             return (memories(scope),)
         case "facts":
-            return _facts(wide if "user_id" in scope else scope, now), _stated_facts(wide, now, in_thread=False)
+            return _facts(wide if "user_id" in scope else scope, now), _stated_facts(scope, now, in_thread=False)
         case "preferences":
             return (_preferences(scope),)
         case "summaries":
@@ -175,8 +175,12 @@ def _facts(scope: Mapping[str, str], now: str) -> SearchTarget:
 
 
 def _stated_facts(scope: Mapping[str, str], now: str, *, in_thread: bool) -> SearchTarget:
-    """Return the target of facts of episodes; ``in_thread``: those that an episode of the scope states."""
-    own, origin = _split(scope, ("application_id", "agent_id", "user_id")) if in_thread else (scope, {})
+    """Return the target of facts of episodes; ``in_thread``: those that an episode of the scope states.
+
+    With a thread in the scope none says why it is in doubt: another thread may have said that.
+    """
+    wide = _beyond_thread(scope)
+    own, origin = _split(scope, ("application_id", "agent_id", "user_id")) if in_thread else (wide, {})
     is_doubted = "node.doubted_at <= $__gw_valid_at"
     return _target(
         RELATION,
@@ -197,8 +201,9 @@ def _stated_facts(scope: Mapping[str, str], now: str, *, in_thread: bool) -> Sea
             "predicate": "node.name",
             "object": "__gw_target.name",
             "doubted_at": f"CASE WHEN {is_doubted} THEN node.doubted_at ELSE null END",
-            # What another thread says is not shown in one.
-            "doubted_because": "null" if origin else f"CASE WHEN {is_doubted} THEN __gw_support.fact ELSE null END",
+            "doubted_because": (
+                "null" if "thread_id" in scope else f"CASE WHEN {is_doubted} THEN __gw_support.fact ELSE null END"
+            ),
             "created_at": "__gw_recorded",
         },
         origin=f"({{node}})<-[:STATES]-(:{EPISODE} {{scope}})",
@@ -224,6 +229,11 @@ def _preferences(scope: Mapping[str, str]) -> SearchTarget:
 
 def _summaries(scope: Mapping[str, str]) -> SearchTarget:
     return _target(SUMMARY, "summary", "timestamp", ("timestamp", "id"), scope)
+
+
+def _beyond_thread(scope: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a scope without its thread, if it names anything else."""
+    return {name: value for name, value in scope.items() if name != "thread_id"} or scope
 
 
 def _split(scope: Mapping[str, str], own: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -362,6 +362,25 @@ async def test_a_text_that_is_refused_holds_up_no_other(
     assert await letter_count(bus.dead_letters) == 0, "a retry of one would go to a worker that embeds nothing"
 
 
+@pytest.mark.parametrize("failure", [Failure.error(500), Failure(hang_up=True), Failure.garbage()], ids=repr)
+async def test_a_text_on_which_the_model_fails_holds_up_no_app(
+    memory_bus: Bus, transport: Transport, model_server: ModelServer, failure: Failure
+) -> None:
+    model_server.fails = lambda request: failure if any("poison" in text for text in request.texts) else None
+    job = EmbeddingJob(CachedEmbedder(OpenAIEmbedder(model_server.url, "m", api_key=None)))
+    worker = JobWorker(memory_bus, transport, job, name="e")
+    await put(transport, [add(1, "a", "poison", "b"), add(2, "of a neighbour", chat="c2"), add(3, "poison")])
+    async with working(worker):
+        await applied(memory_bus)
+        await put(transport, [add(4, "poison", "later")])
+        await applied(memory_bus)
+    await job.aclose()
+    assert (job.embedded, job.refused) == (4, 3)
+    assert {event.data["memory_id"] for event in await embedded_events(memory_bus)} == {
+        memory_id("/test", id, number) for id, number in [("e1", 0), ("e1", 2), ("e2", 0), ("e4", 1)]
+    }
+
+
 async def test_a_slow_embedder_costs_no_partition(url: str, memory_bus: Bus, transport: Transport) -> None:
     """The lease is extended while a batch takes long, so nobody does the same at once."""
     slow, other = Counting(), Counting()

@@ -104,8 +104,8 @@ class EmbeddingJob(Job):
         self.refused += 1
         logger.error(
             "text_not_embedded", memory_id=text.memory_id, position=text.of.position, model=self._embedder.model,
-            message="the embedder refuses this text or returns a zero vector: usually the text is blank or too long "
-            "for the model; a search finds the memory by words and by time only",
+            message="the embedder refuses this text, fails on it or returns a zero vector: usually the text is blank "
+            "or too long for the model; a search finds the memory by words and by time only",
         )  # fmt: skip
         return JobSkip(app_id=text.of.event.appid, reason="text_refused")
 

@@ -241,6 +241,7 @@ def null_for_poison(answer: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     "failure",
     [
+        Failure.error(403), Failure.error(404), Failure.error(408), Failure(status=451, body=b"a filter"),
         Failure.error(500), Failure.error(503, None, {"Retry-After": "3"}), Failure(status=529, body=b"busy"),
         Failure(hang_up=True), Failure(hang=True), Failure(change=null_for_poison), Failure.one_vector_less(),
         Failure.garbage(), Failure.other_dimension(),

@@ -22,8 +22,9 @@ from graphweft_workers.support.timing import TIMING
 logger = get_logger("graphweft.memory")
 
 _V1: Final = "/openai/v1"
-_SERVER_ERROR: Final = 500
-"""The first HTTP status of a server that fails."""
+_OF_NO_TEXT: Final = frozenset({401, 402, 407, 409, 425, 429})
+"""Statuses that no text brings about: about the key, the account or a quota. A test text is short, so it may have its
+place in a quota that has none for a long text: it is no evidence."""
 
 
 def azure_url(endpoint: str) -> str:
@@ -56,7 +57,7 @@ class OpenAIEmbedder(Embedder):
     """Sends texts in batches, up to ``concurrency`` at a time. Retries no batch as a whole.
 
     A batch that fails is halved until each text at fault is found: see ``fault_search``. Only failures that no text can
-    cause end the call at once: those about the key, the model or a quota, and an endpoint that cannot be reached. A
+    cause end the call at once: those about the key, the account or a quota, and an endpoint that cannot be reached. A
     vector that is zero or not finite counts as a refusal. All vectors of a call have the same length; if an answer has
     another one than earlier answers, that of the test text counts from then on.
     """
@@ -121,8 +122,8 @@ class OpenAIEmbedder(Embedder):
             raise RequestFailure(outage, refused=True) from None
         except EndpointUnavailable as error:
             outage = EmbedderUnavailable(str(error), retry_after_s=error.retry_after_s)
-            # What a text can bring about: an error of the server, no answer in time, or a server that ends.
-            if error.sent and (error.status is None or error.status >= _SERVER_ERROR):
+            # A text can bring about an error of the server or of a filter before it, a late answer, or a server's end.
+            if error.sent and (error.status is None or (error.status >= 400 and error.status not in _OF_NO_TEXT)):
                 raise RequestFailure(outage) from None
             raise outage from None
         try:

@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from pydantic import SecretStr
-from tests.services.models import Failure, ModelServer, embedding_of
+from structlog.testing import capture_logs
+from tests.services.models import Failure, ModelRequest, ModelServer, embedding_of
 from tests.services.runtime_environments import MODEL_ENVIRONMENT_S, ROOT
 
 from graphweft_workers.embedding.cached import CachedEmbedder
@@ -129,7 +130,7 @@ async def test_settings_lead_to_the_endpoint(model_server: ModelServer, monkeypa
     embedder = make_embedder(Settings.load())
     assert embedder is not None
     assert await embedder.embed(["a"]) == [vector_of("a")]
-    model_server.fail(Failure(hang=True))
+    model_server.always = Failure(hang=True)
     with pytest.raises(EmbedderUnavailable, match=r"did not answer in 0\.2 s"):
         await embedder.embed(["a"])
     await embedder.aclose()
@@ -226,6 +227,115 @@ async def test_a_vector_that_cannot_be_compared_counts_as_a_refusal(
         await embedder.embed(["a", "b"])
 
 
+# Texts on which the endpoint fails
+
+
+def failing_on(word: str, failure: Failure) -> Callable[[ModelRequest], Failure | None]:
+    return lambda request: failure if any(word in text for text in request.texts) else None
+
+
+def null_for_poison(answer: dict[str, Any]) -> Any:
+    return {"data": [item | {"embedding": [None]} for item in answer["data"]]}
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Failure.error(403), Failure.error(404), Failure.error(408), Failure(status=451, body=b"a filter"),
+        Failure.error(500), Failure.error(503, None, {"Retry-After": "3"}), Failure(status=529, body=b"busy"),
+        Failure(hang_up=True), Failure(hang=True), Failure(change=null_for_poison), Failure.one_vector_less(),
+        Failure.garbage(), Failure.other_dimension(),
+    ],
+    ids=repr,
+)  # fmt: skip
+async def test_a_text_on_which_the_endpoint_fails_is_refused_and_costs_no_other(
+    model_server: ModelServer, make: Make, failure: Failure
+) -> None:
+    embedder = make(timeout_s=0.5)
+    await embedder.embed(["before"])
+    model_server.fails = failing_on("poison", failure)
+    texts = ["a", "b", "poison 1", "c", "poison 2"]
+    expected = [None if "poison" in text else vector_of(text) for text in texts]
+    assert await embed_each(embedder, texts) == expected
+    assert await embed_each(embedder, ["poison alone"]) == [None]
+
+
+@pytest.mark.parametrize("answers", [1, 2, 3, 4])
+async def test_an_outage_that_begins_while_a_text_is_looked_for_refuses_none(
+    model_server: ModelServer, make: Make, answers: int
+) -> None:
+    """The second failure of a text counts for nothing if no test text is answered after it."""
+    embedder = make(concurrency=1)
+    seen = iter(range(100))
+
+    def fails(request: ModelRequest) -> Failure | None:
+        late = next(seen) > answers
+        return Failure.error(500) if late or "poison" in request.texts else None
+
+    model_server.fails = fails
+    with pytest.raises(EmbedderUnavailable, match="answered 500"):
+        await embedder.embed(["a", "poison"])
+    model_server.fails = lambda _: None
+    assert await embedder.embed(["a", "poison"]) == [vector_of("a"), vector_of("poison")]
+
+
+@pytest.mark.parametrize("failure", [Failure.error(500), Failure(hang_up=True), Failure.garbage()], ids=repr)
+async def test_one_failure_refuses_no_text(model_server: ModelServer, make: Make, failure: Failure) -> None:
+    embedder = make()
+    for texts in (["a"], ["b", "c"]):
+        model_server.fail(failure)
+        assert await embedder.embed(texts) == [vector_of(text) for text in texts]
+
+
+@pytest.mark.parametrize("failure", [Failure.error(500), Failure.garbage()], ids=repr)
+async def test_an_outage_costs_two_requests_whatever_the_number_of_texts(
+    model_server: ModelServer, make: Make, failure: Failure
+) -> None:
+    model_server.always = failure
+    with pytest.raises(EmbedderUnavailable):
+        await make().embed([str(number) for number in range(100)])
+    assert len(model_server.requests) == 2
+    [test] = model_server.requests[1].texts
+    assert test.startswith("graphweft ")
+    with pytest.raises(EmbedderUnavailable):
+        await make().embed(["a"])
+    assert model_server.requests[3].texts != [test], "a cache in front of the model would answer in an outage"
+
+
+# The length of vectors
+
+
+async def test_a_length_that_an_endpoint_had_before_it_was_mended_binds_nobody(
+    model_server: ModelServer, make: Make
+) -> None:
+    embedder = make()
+    model_server.always = Failure.other_dimension()
+    assert await embedder.embed(["ready"]) == [[1.0, 0.0]]
+    model_server.always = None
+    texts = ["a", "b", "c"]
+    with capture_logs() as logs:
+        assert await embedder.embed(texts) == [vector_of(text) for text in texts]
+        assert await embedder.embed(["d"]) == [vector_of("d")]
+    [told] = [entry for entry in logs if entry["event"] == "embedder_length_changed"]
+    assert (told["before"], told["numbers"], told["log_level"]) == (2, 64, "warning")
+
+
+async def test_one_answer_of_another_length_changes_nothing(model_server: ModelServer, make: Make) -> None:
+    embedder = make()
+    assert await embedder.embed(["a"]) == [vector_of("a")]
+    model_server.fail(Failure.other_dimension())
+    with capture_logs() as logs:
+        assert await embedder.embed(["b", "c"]) == [vector_of("b"), vector_of("c")]
+    assert logs == []
+
+
+async def test_vectors_of_two_lengths_are_not_the_answer_of_one_call(model_server: ModelServer, make: Make) -> None:
+    embedder = make(max_inputs=1, concurrency=1)
+    model_server.fails = lambda request: None if request.texts == ["a"] else Failure.other_dimension()
+    with pytest.raises(EmbedderUnavailable, match="vectors of 2 and of 64 numbers"):
+        await embedder.embed(["a", "b"])
+
+
 # Endpoints that fail
 
 
@@ -270,7 +380,6 @@ def date(seconds: float) -> str:
         (Failure.garbage(b'{"data": "private 0"}'), "something other than a list of embeddings", (5, 5)),
         (Failure.garbage(b'{"error": {"message": "private 0"}}'), "something other than a list of embeddings", (5, 5)),
         (Failure.one_vector_less(), "1 vectors for 2 texts", (5, 5)),
-        (Failure.other_dimension(), "a vector of 2 numbers after one of 64", (5, 5)),
         (Failure(change=lambda answer: {"data": [answer["data"][0]] * 2}), "vectors with wrong indexes", (5, 5)),
         (Failure(hang_up=True), "cannot reach", (1, 1)),
         (Failure(hang=True), "did not answer in 0.5 s", (1, 1)),
@@ -283,7 +392,7 @@ async def test_a_failing_endpoint_is_unavailable_and_blames_no_text(
 ) -> None:
     embedder = make(timeout_s=0.5, api_key=SecretStr("k-secret"))
     await embedder.embed(["before"])
-    model_server.fail(failure)
+    model_server.always = failure
     texts = [f"private {number}" for number in range(2)]
     with pytest.raises(EmbedderUnavailable) as caught:
         await embedder.embed(texts)
@@ -293,6 +402,8 @@ async def test_a_failing_endpoint_is_unavailable_and_blames_no_text(
     # Nor in what is logged of it, with its causes.
     shown = "".join(traceback.format_exception(caught.value))
     assert not re.search("private [01]|k-secret|what was sent", shown)
+    model_server.always = None
+    assert await embedder.embed(texts) == [vector_of(text) for text in texts]
     assert await embedder.embed(["after"]) == [vector_of("after")]
 
 
@@ -351,7 +462,7 @@ async def test_texts_and_keys_stay_out_of_the_logs(
     embedder = make(api_key=SecretStr("k-secret"))
     model_server.refuses = lambda text: text == "private bad"
     await embed_each(embedder, ["private good", "private bad"])
-    model_server.fail(Failure.error(500))
+    model_server.always = Failure.error(500)
     with pytest.raises(EmbedderUnavailable):
         await embedder.embed(["private"])
     assert "secret" not in caplog.text

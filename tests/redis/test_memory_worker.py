@@ -39,7 +39,7 @@ from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.embedding.cached import CachedEmbedder
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.embedding.openai import OpenAIEmbedder
-from graphweft_workers.embedding.protocol import Embedder
+from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable
 from graphweft_workers.engine.failures.retries import retry
 from graphweft_workers.engine.job_worker import JobWorker
 from graphweft_workers.engine.plan.digest import read_digest
@@ -360,6 +360,74 @@ async def test_a_text_that_is_refused_holds_up_no_other(
     assert told["log_level"] == "error"
     assert "poison" not in str(logs)
     assert await letter_count(bus.dead_letters) == 0, "a retry of one would go to a worker that embeds nothing"
+
+
+@pytest.mark.parametrize("failure", [Failure.error(500), Failure(hang_up=True), Failure.garbage()], ids=repr)
+async def test_a_text_on_which_the_model_fails_holds_up_no_app(
+    memory_bus: Bus, transport: Transport, model_server: ModelServer, failure: Failure
+) -> None:
+    model_server.fails = lambda request: failure if any("poison" in text for text in request.texts) else None
+    job = EmbeddingJob(CachedEmbedder(OpenAIEmbedder(model_server.url, "m", api_key=None)))
+    worker = JobWorker(memory_bus, transport, job, name="e")
+    await put(transport, [add(1, "a", "poison", "b"), add(2, "of a neighbour", chat="c2"), add(3, "poison")])
+    async with working(worker):
+        await applied(memory_bus)
+        await put(transport, [add(4, "poison", "later")])
+        await applied(memory_bus)
+    await job.aclose()
+    assert (job.embedded, job.refused) == (4, 3)
+    assert {event.data["memory_id"] for event in await embedded_events(memory_bus)} == {
+        memory_id("/test", id, number) for id, number in [("e1", 0), ("e1", 2), ("e2", 0), ("e4", 1)]
+    }
+
+
+def of_app(app_id: str, number: int, *texts: str) -> JobEvent:
+    data = {"messages": [{"role": "user", "text": text} for text in texts], "user_id": "u"}
+    event = Event.create(
+        "memory.add", app_id=app_id, chat_id="c1", data=data, id=f"{app_id}{number}", source="/test", time=T0
+    )
+    return JobEvent(event=event, position=f"0:{app_id}{number}")
+
+
+async def test_an_app_with_refused_texts_keeps_no_neighbour_waiting(model_server: ModelServer) -> None:
+    model_server.refuses = lambda text: "bad" in text
+    job = EmbeddingJob(OpenAIEmbedder(model_server.url, "m", api_key=None))
+    [once] = [each async for each in job.handle([of_app("noisy", 0, "bad", "good")])]
+    assert len(once) == 2
+    model_server.requests.clear()
+    noisy = [of_app("noisy", number, f"bad {number}") for number in range(1, 121)]
+    seen = [*noisy[:60], of_app("shop", 1, "a neighbour"), *noisy[60:], of_app("noisy", 200, "clean")]
+    outcomes = job.handle(seen)
+    [first] = await anext(outcomes)
+    assert isinstance(first, Event)
+    assert (first.appid, model_server.texts) == ("shop", ["a neighbour"])
+    rest = [each async for some in outcomes for each in some]
+    assert len(rest) == 121
+    model_server.requests.clear()
+    repeated = [each async for some in job.handle(seen) for each in some]
+    assert (len(repeated), sorted(model_server.texts)) == (122, ["a neighbour", "clean"]), "no refused text again"
+    await job.aclose()
+
+
+async def test_an_outage_repeats_nothing_that_the_bus_holds(model_server: ModelServer) -> None:
+    """A vector that is kept in memory would be put on the log once for each try, however long the outage lasts."""
+    job = EmbeddingJob(CachedEmbedder(OpenAIEmbedder(model_server.url, "m", api_key=None)))
+    seen = [of_app("shop", number, f"text {number}") for number in range(300)]
+    model_server.fails = lambda request: Failure.too_many() if "text 299" in request.texts else None
+    got: list[Any] = []
+
+    async def handle() -> None:
+        async for some in job.handle(seen):
+            got.extend(some)
+
+    for _ in range(3):
+        with pytest.raises(EmbedderUnavailable):
+            await handle()
+    model_server.fails = lambda _: None
+    await handle()
+    assert len(got) == 300
+    assert len([each async for some in job.handle(seen) for each in some]) == 300, "a batch from the start has all"
+    await job.aclose()
 
 
 async def test_a_slow_embedder_costs_no_partition(url: str, memory_bus: Bus, transport: Transport) -> None:

@@ -8,16 +8,18 @@ import math
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.services.virtual_time import VIRTUAL
+from tests.services.virtual_time import VIRTUAL, VirtualClock
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.memory import MemoryEmbedded
 from graphweft_workers.embedding.cached import CachedEmbedder
+from graphweft_workers.embedding.fault_search import FaultSearch, RequestFailure
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.embedding.local import LocalEmbedder
 from graphweft_workers.embedding.openai import OpenAIEmbedder, azure_url
@@ -293,6 +295,8 @@ class Model:
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
         self.threads: set[str] = set()
+        self.out_of_order = False
+        self.all_nan = False
         self.wait = threading.Event()
         self.wait.set()
 
@@ -302,9 +306,9 @@ class Model:
         self.wait.wait(30)
         self.batches.append(sentences)
         self.threads.add(threading.current_thread().name)
-        if "broken" in sentences:
+        if "broken" in sentences or self.out_of_order:
             raise RuntimeError(f"cannot encode {sentences}")
-        return Rows([math.nan if text == "nan" else 0.1, float(len(text))] for text in sentences)
+        return Rows([math.nan if text == "nan" or self.all_nan else 0.1, float(len(text))] for text in sentences)
 
 
 async def test_a_local_model_runs_in_its_own_thread_in_batches() -> None:
@@ -342,27 +346,77 @@ async def test_a_local_model_runs_in_its_own_thread_in_batches() -> None:
 
 async def test_a_local_model_that_fails_says_so_and_quotes_no_text() -> None:
     faults: list[Exception] = [OSError("no such model\nmore"), ImportError("no torch")]
+    model = Model()
 
     def load() -> Model:
         if faults:
             raise faults.pop(0)
-        return Model()
+        return model
 
     embedder = LocalEmbedder(load, model="m")
     for told in ("OSError: no such model)", "ImportError: no torch)"):
         with pytest.raises(EmbedderUnavailable, match="cannot load the model") as caught:
             await embedder.embed(["a"])
         assert str(caught.value).endswith(told)
+    model.out_of_order = True
     with pytest.raises(EmbedderUnavailable) as caught:
-        await embedder.embed(["broken"])
+        await embedder.embed(["a"])
     assert str(caught.value) == "the model 'm' failed (RuntimeError)"
-    assert caught.value.__cause__ is None
+    assert "cannot encode" not in "".join(traceback.format_exception(caught.value))
+    model.out_of_order = False
     with pytest.raises(EmbeddingRefused) as refused:
         await embedder.embed(["a", "nan"])
     assert refused.value.vectors == [as_vector([0.1, 1.0]), None]
+    model.all_nan = True
     with pytest.raises(EmbedderUnavailable, match="zero or not finite"):
-        await embedder.embed(["nan", "nan"])
+        await embedder.embed(["b", "c"])
     await embedder.aclose()
+
+
+@pytest.mark.parametrize("text", ["broken", "nan"])
+async def test_a_text_on_which_a_local_model_fails_is_refused_also_alone(text: str) -> None:
+    good = as_vector([0.1, 1.0])
+    for texts, expected in [([text], [None]), (["a", text, "b"], [good, None, good])]:
+        embedder = LocalEmbedder(Model, model="m", batch=4)
+        assert await embed_each(embedder, texts) == expected
+        await embedder.aclose()
+
+
+# Texts at fault
+
+
+async def test_a_text_at_fault_is_not_asked_again_for_ten_minutes() -> None:
+    clock, asked = VirtualClock(), list[str]()
+
+    async def ask(texts: Sequence[str], test: bool) -> list[list[float] | None]:
+        if not test:
+            asked.extend(texts)
+        if "bad" in texts:
+            raise RequestFailure(EmbedderUnavailable("refused"), refused=True)
+        if "busy" in texts:
+            raise EmbedderUnavailable("busy")
+        return [[1.0]] * len(texts)
+
+    search = FaultSearch(ask, in_turn=True, clock=clock)
+
+    async def embed(*texts: str) -> list[list[float]]:
+        return await search.embed("m", texts, lambda wanted: [[text] for text in wanted])
+
+    with pytest.raises(EmbedderUnavailable, match="busy"):  # what was found out before it counts
+        await embed("bad", "busy")
+    for _ in range(2):
+        with pytest.raises(EmbeddingRefused) as caught:
+            await embed("a", "bad")
+        assert caught.value.vectors == [[1.0], None]
+    assert asked == ["bad", "busy", "a", "a"]
+    clock.advance(599.0)
+    with pytest.raises(EmbeddingRefused):
+        await embed("bad")
+    assert asked.count("bad") == 1
+    clock.advance(2.0)
+    with pytest.raises(EmbeddingRefused):
+        await embed("bad")
+    assert asked.count("bad") == 2
 
 
 # The choice

@@ -171,6 +171,20 @@ async def test_a_reason_that_changes_is_warned_of(account: JobAccount) -> None:
     assert said == [behind, refused]
 
 
+async def test_an_outage_of_one_partition_is_warned_of_once_while_others_go_on(account: JobAccount) -> None:
+    with capture_logs() as logs:
+        for _ in range(5):
+            await account.waits(EVENTS, failure(), 1.0)
+            await account.waits(TICK, failure(), 1.0)
+            await account.goes_on(OTHER)
+        await account.goes_on(EVENTS)
+        await account.leaves(TICK)
+        await account.goes_on(OTHER)
+        await account.waits(OTHER, failure(), 1.0)
+    said = [(each["event"], each["log_level"]) for each in logs if each["log_level"] != "debug"]
+    assert said == [("job_waits", "warning"), ("job_goes_on", "info"), ("job_waits", "warning")]
+
+
 async def test_the_warnings_of_an_outage_are_bounded(account: JobAccount) -> None:
     said = await warned(account, *(f"reason {chr(97 + number // 26)}{chr(97 + number % 26)}" for number in range(100)))
     assert len(said) == 20

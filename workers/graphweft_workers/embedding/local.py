@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Protocol, override
 
+from graphweft_workers.embedding.fault_search import FaultSearch, RequestFailure, Vectors
 from graphweft_workers.embedding.onnx import OnnxModel, packaged_weights
-from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, EmbeddingRefused, as_vector
+from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, as_vector
 from graphweft_workers.support.timing import TIMING
 
 MINILM: Final = "all-MiniLM-L6-v2-int8"
@@ -30,7 +31,7 @@ class LocalEmbedder(Embedder):
     """Runs a model in its own thread, ``batch`` texts at a time; concurrent calls alternate by batch.
 
     The first call loads the model, which takes seconds; if loading fails, the next call tries again. The model silently
-    cuts a text that is longer than its input.
+    cuts a text that is longer than its input. A text on which the model fails is refused: see ``fault_search``.
     """
 
     def __init__(self, load: Callable[[], SentenceModel], *, model: str, batch: int = 32) -> None:
@@ -40,6 +41,7 @@ class LocalEmbedder(Embedder):
         self._batch = batch
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="graphweft-embedder")
         self._loaded: SentenceModel | None = None
+        self._search = FaultSearch(self._ask, in_turn=True)
 
     @property
     @override
@@ -48,24 +50,22 @@ class LocalEmbedder(Embedder):
 
     @override
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        loop = asyncio.get_running_loop()
-        vectors: list[list[float] | None] = []
-        for batch in itertools.batched(texts, self._batch):
-            vectors += await loop.run_in_executor(self._thread, self._encode, batch)
-        whole = [vector for vector in vectors if vector is not None]
-        if len(whole) < len(vectors):
-            if not whole:
-                message = f"the embedder {self._model!r} returns vectors that are zero or not finite"
-                raise EmbedderUnavailable(message, retry_after_s=TIMING.models.set_up_s)
-            raise EmbeddingRefused(self._model, vectors)
-        return whole
+        return await self._search.embed(self._model, texts, lambda wanted: itertools.batched(wanted, self._batch))
 
     @override
     async def aclose(self) -> None:
         # Without waiting: the thread may be downloading the model.
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _encode(self, texts: tuple[str, ...]) -> list[list[float] | None]:
+    async def _ask(self, texts: Sequence[str], test: bool) -> Vectors:
+        """See ``fault_search.Ask``."""
+        vectors = await asyncio.get_running_loop().run_in_executor(self._thread, self._encode, texts)
+        if test and None in vectors:
+            message = f"the embedder {self._model!r} returns vectors that are zero or not finite"
+            raise EmbedderUnavailable(message, retry_after_s=TIMING.models.set_up_s)
+        return vectors
+
+    def _encode(self, texts: Sequence[str]) -> Vectors:
         if self._loaded is None:
             try:
                 self._loaded = self._load()
@@ -80,7 +80,7 @@ class LocalEmbedder(Embedder):
             rows = self._loaded.encode(whole, batch_size=self._batch, show_progress_bar=False).tolist()
         except Exception as error:  # noqa: BLE001 - the message may quote a text
             message = f"the model {self._model!r} failed ({type(error).__name__})"
-            raise EmbedderUnavailable(message, retry_after_s=TIMING.models.set_up_s) from None
+            raise RequestFailure(EmbedderUnavailable(message, retry_after_s=TIMING.models.set_up_s)) from None
         return [as_vector(row) for row in rows]
 
 

@@ -7,21 +7,24 @@ and older paths (``/models``, ``/openai/deployments``), and the parameter ``dime
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, override
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, EmbeddingRefused, as_vector
+from graphweft_workers.embedding.fault_search import FaultSearch, RequestFailure, Vectors
+from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, as_vector
+from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.model_endpoint import Endpoint, EndpointRefused, EndpointUnavailable, bearer
 from graphweft_workers.support.timing import TIMING
 
-_PROBE: Final = "graphweft"
-"""A text that every model accepts."""
+logger = get_logger("graphweft.memory")
+
 _V1: Final = "/openai/v1"
+_OF_NO_TEXT: Final = frozenset({401, 402, 407, 409, 425, 429})
+"""Statuses that no text brings about: about the key, the account or a quota. A test text is short, so it may have its
+place in a quota that has none for a long text: it is no evidence."""
 
 
 def azure_url(endpoint: str) -> str:
@@ -50,19 +53,13 @@ class _Answer(BaseModel):
     data: list[_Vector]
 
 
-@dataclass(slots=True)
-class _Call:
-    """State of one call of ``embed``: whether the endpoint accepted a text."""
-
-    taken: bool = False
-
-
 class OpenAIEmbedder(Embedder):
-    """Sends texts in batches, up to ``concurrency`` at a time. Does not retry.
+    """Sends texts in batches, up to ``concurrency`` at a time. Retries no batch as a whole.
 
-    A refused batch is halved until each refused text is found. A text counts as refused only if the endpoint accepted
-    another one in the same call; if it accepts none, the request itself is wrong (an unknown model, for example), and
-    the call raises ``EmbedderUnavailable``. A vector that is zero or not finite counts as a refusal.
+    A batch that fails is halved until each text at fault is found: see ``fault_search``. Only failures that no text can
+    cause end the call at once: those about the key, the account or a quota, and an endpoint that cannot be reached. A
+    vector that is zero or not finite counts as a refusal. All vectors of a call have the same length; if an answer has
+    another one than earlier answers, that of the test text counts from then on.
     """
 
     def __init__(
@@ -87,6 +84,8 @@ class OpenAIEmbedder(Embedder):
         self._max_inputs = max_inputs
         self._max_characters = max_characters
         self._dimensions: int | None = None
+        """Of the last answers: an answer of another length is suspect."""
+        self._search = FaultSearch(self._ask, in_turn=False)
 
     @property
     @override
@@ -95,17 +94,7 @@ class OpenAIEmbedder(Embedder):
 
     @override
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        call = _Call()
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._batch(batch, call)) for batch in self._batches(texts)]
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        vectors = [vector for task in tasks for vector in task.result()]
-        whole = [vector for vector in vectors if vector is not None]
-        if len(whole) < len(vectors):
-            raise EmbeddingRefused(self._model, vectors)
-        return whole
+        return await self._search.embed(self._model, texts, self._batches)
 
     @override
     async def aclose(self) -> None:
@@ -123,40 +112,20 @@ class OpenAIEmbedder(Embedder):
         if batch:
             yield batch
 
-    async def _batch(self, texts: list[str], call: _Call) -> list[list[float] | None]:
-        """Return a vector for each text, None for a refused one."""
+    async def _ask(self, texts: Sequence[str], test: bool) -> Vectors:
+        """See ``fault_search.Ask``."""
         try:
-            vectors = await self._ask(texts)
-        except EndpointRefused as error:
-            if not call.taken:
-                await self._probe(call, error)
-            if len(texts) == 1:
-                return [None]
-            half = len(texts) // 2
-            return [*await self._batch(texts[:half], call), *await self._batch(texts[half:], call)]
-        if any(vectors):
-            call.taken = True
-        elif not call.taken:
-            await self._probe(call, None)
-        return vectors
-
-    async def _probe(self, call: _Call, refusal: EndpointRefused | None) -> None:
-        """Raise ``EmbedderUnavailable`` if the endpoint refuses a text that every model accepts."""
-        try:
-            [vector] = await self._ask([_PROBE])
+            content = await self._endpoint.post("/embeddings", {"model": self._model, "input": list(texts)})
         except EndpointRefused as error:
             message = f"{error}, also for a test text: check the model {self._model!r} and the URL"
-            raise EmbedderUnavailable(message, retry_after_s=TIMING.models.malformed_s) from None
-        if vector is None:
-            raise self._malformed("a vector that is zero or not finite") from refusal
-        call.taken = True
-
-    async def _ask(self, texts: list[str]) -> list[list[float] | None]:
-        """Send one request; None stands for an unusable vector. Also raises ``EndpointRefused``."""
-        try:
-            content = await self._endpoint.post("/embeddings", {"model": self._model, "input": texts})
+            outage = EmbedderUnavailable(message, retry_after_s=TIMING.models.malformed_s)
+            raise RequestFailure(outage, refused=True) from None
         except EndpointUnavailable as error:
-            raise EmbedderUnavailable(str(error), retry_after_s=error.retry_after_s) from None
+            outage = EmbedderUnavailable(str(error), retry_after_s=error.retry_after_s)
+            # A text can bring about an error of the server or of a filter before it, a late answer, or a server's end.
+            if error.sent and (error.status is None or (error.status >= 400 and error.status not in _OF_NO_TEXT)):
+                raise RequestFailure(outage) from None
+            raise outage from None
         try:
             found = _Answer.model_validate_json(content, strict=True).data
         except ValidationError:  # the message quotes the answer
@@ -167,12 +136,27 @@ class OpenAIEmbedder(Embedder):
             found.sort(key=lambda item: -1 if item.index is None else item.index)
             if [item.index for item in found] != list(range(len(texts))):
                 raise self._malformed("vectors with wrong indexes")
-        for item in found:
-            if len(item.embedding) != (self._dimensions or len(item.embedding)):
-                raise self._malformed(f"a vector of {len(item.embedding)} numbers after one of {self._dimensions}")
-            self._dimensions = len(item.embedding) or None
-        return [as_vector(item.embedding) for item in found]
+        vectors = [as_vector(item.embedding) for item in found]
+        if test and None in vectors:
+            raise self._malformed("a vector that is zero or not finite")
+        self._check_length([len(item.embedding) for item in found], test)
+        return vectors
 
-    def _malformed(self, what: str) -> EmbedderUnavailable:
+    def _check_length(self, lengths: Sequence[int], test: bool) -> None:
+        for length in lengths:
+            if length == (self._dimensions or length):
+                self._dimensions = length or None
+                continue
+            if not test:
+                raise self._malformed(f"a vector of {length} numbers after one of {self._dimensions}")
+            logger.warning(
+                "embedder_length_changed", model=self._model, url=self._endpoint.url, before=self._dimensions,
+                numbers=length,
+                message="the embedder returns vectors of another length than before: those of the other length are not "
+                "found by meaning until `graphweft memory embed --again` makes them anew",
+            )  # fmt: skip
+            self._dimensions = length
+
+    def _malformed(self, what: str) -> RequestFailure:
         message = f"{self._endpoint.url}/embeddings returned {what}: check that {self._model!r} is an embedding model"
-        return EmbedderUnavailable(message, retry_after_s=TIMING.models.malformed_s)
+        return RequestFailure(EmbedderUnavailable(message, retry_after_s=TIMING.models.malformed_s))

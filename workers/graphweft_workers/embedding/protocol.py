@@ -21,7 +21,7 @@ class EmbedderUnavailable(Transient):
 
 
 class EmbeddingRefused(Permanent):
-    """The embedder refuses at least one text for good, and accepts others.
+    """The embedder refuses at least one text for good, or fails on it each time, and accepts others.
 
     ``vectors`` has one item for each text, in order: its vector, or None for a refused text.
     """
@@ -29,8 +29,8 @@ class EmbeddingRefused(Permanent):
     def __init__(self, model: str, vectors: Sequence[list[float] | None]) -> None:
         refused = sum(vector is None for vector in vectors)
         super().__init__(
-            f"the embedder {model!r} refuses {refused} of {len(vectors)} texts: usually a text is empty or longer than "
-            "the model accepts"
+            f"the embedder {model!r} refuses {refused} of {len(vectors)} texts or fails on them: usually a text is "
+            "empty or longer than the model accepts"
         )
         self.vectors = list(vectors)
 

@@ -259,6 +259,8 @@ class ModelTiming:
     """After an answer that is not in its form."""
     longest_s: float = 600.0
     """The longest wait, whatever an endpoint asks for."""
+    refused_s: float = 600.0
+    """For so long a text without a vector is not sent to the embedder again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

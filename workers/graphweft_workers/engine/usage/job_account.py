@@ -53,7 +53,7 @@ class JobAccount:
         self._clock = clock
         self._timing = timing
         self._reasons: set[str] = set()
-        """Why the job waits, as warned of: it goes on when this is empty."""
+        """Why the job waits, as warned of in this outage."""
         self._waits: dict[WaitKey, _Wait] = {}
         self._skipped: dict[str, Counter[str]] = {}
         self._begun = False
@@ -109,11 +109,11 @@ class JobAccount:
             await self._write()
 
     async def goes_on(self, key: WaitKey) -> None:
-        """Note that a call has succeeded."""
-        if self._reasons:
+        """Note that a call has succeeded. The outage ends with the last wait: other partitions may wait still."""
+        await self.leaves(key)
+        if self._reasons and not self._waits:
             self._reasons.clear()
             self._logger.info("job_goes_on")
-        await self.leaves(key)
 
     async def leaves(self, *keys: WaitKey) -> None:
         """Note that calls wait no longer, because they succeeded or because another worker gets the partition."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import batched
@@ -24,6 +25,7 @@ _ADD: Final = "memory.add"
 _UPDATE: Final = "memory.update"
 _TEXTS_AT_ONCE: Final = 256
 """Texts whose vectors are in memory at a time; the embedder chooses the size of its requests."""
+_MOST_APPS: Final = 1_000
 _READ_S: Final = 60.0
 _WITHOUT: Final = (
     f"MATCH (m:{MEMORY_LABEL}) WHERE coalesce(m.id, '') > $after AND m.chat_id IS NOT NULL "
@@ -41,6 +43,10 @@ class _Text:
     memory_id: str
     version: str | None
     text: str
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.of.position, self.number
 
 
 class EmbeddingJob(Job):
@@ -64,13 +70,23 @@ class EmbeddingJob(Job):
         """Number of emitted vectors."""
         self.refused: int = 0
         """Number of refused texts."""
+        self._with_refused: OrderedDict[str, None] = OrderedDict()
+        """Apps with a refused text in their last call, at most ``_MOST_APPS``."""
+        self._done: dict[str, set[tuple[str, int]]] = {}
+        """Texts of the batch in hand whose outcomes the bus holds, by partition: not repeated after an outage."""
 
     async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | JobSkip]]:
         """See ``Job.handle``. Raises ``EmbedderUnavailable``."""
         wanted = [
             text for each in seen if each.retried is None or each.retried.rule in self.types for text in _texts_of(each)
         ]
-        for some in batched(wanted, _TEXTS_AT_ONCE):
+        if not wanted:
+            return
+        partition = wanted[0].of.position.partition(":")[0]
+        done = self._done.get(partition, set()) & {text.key for text in wanted}
+        self._done[partition] = done
+        wanted = [text for text in wanted if text.key not in done]
+        for some in self._together(wanted):
             vectors = await embed_each(self._embedder, [each.text for each in some])
             if len(vectors) != len(some):
                 raise EmbedderUnavailable(
@@ -81,7 +97,35 @@ class EmbeddingJob(Job):
                 vector = as_vector(given) if given is not None else None
                 outcomes.append(self._refused(text) if vector is None else self._event(text, vector))
             yield outcomes
+            done.update(text.key for text in some)
             self.embedded += sum(isinstance(each, Event) for each in outcomes)
+            refusing = {each.app_id for each in outcomes if isinstance(each, JobSkip)}
+            for app_id in {text.of.event.appid for text in some}:
+                self._note_app(app_id, refuses=app_id in refusing)
+        self._done.pop(partition, None)
+
+    def _together(self, wanted: Sequence[_Text]) -> Iterator[Sequence[_Text]]:
+        """Divide texts into those of one call of the embedder.
+
+        To find refused texts takes about two requests for each. So apps with such texts are asked by themselves, behind
+        the others; and texts of an app stand together, because a request that is refused is halved.
+        """
+        for some in batched(wanted, _TEXTS_AT_ONCE):
+            by_app: dict[str, list[_Text]] = {}
+            for text in some:
+                by_app.setdefault(text.of.event.appid, []).append(text)
+            last = [app_id for app_id in by_app if app_id in self._with_refused]
+            alone = [by_app.pop(app_id) for app_id in last]
+            if by_app:
+                yield [text for texts in by_app.values() for text in texts]
+            yield from alone
+
+    def _note_app(self, app_id: str, *, refuses: bool) -> None:
+        self._with_refused.pop(app_id, None)
+        if refuses:
+            self._with_refused[app_id] = None
+            if len(self._with_refused) > _MOST_APPS:
+                self._with_refused.popitem(last=False)
 
     async def aclose(self) -> None:
         """See ``Job.aclose``."""
@@ -104,8 +148,8 @@ class EmbeddingJob(Job):
         self.refused += 1
         logger.error(
             "text_not_embedded", memory_id=text.memory_id, position=text.of.position, model=self._embedder.model,
-            message="the embedder refuses this text or returns a zero vector: usually the text is blank or too long "
-            "for the model; a search finds the memory by words and by time only",
+            message="the embedder refuses this text, fails on it or returns a zero vector: usually the text is blank "
+            "or too long for the model; a search finds the memory by words and by time only",
         )  # fmt: skip
         return JobSkip(app_id=text.of.event.appid, reason="text_refused")
 

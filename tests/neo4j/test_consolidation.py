@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -257,6 +258,32 @@ async def test_it_waits_until_the_graph_holds_what_it_is_about(
         # It is under way now, whether or not it is seen in the graph.
         assert [made async for made in job.handle(seen)] == []
     await job.aclose()
+
+
+async def test_an_app_whose_graph_is_behind_keeps_no_other_one_back(
+    url: str, bus: Bus, graph: FalkorDBStore, transport: Transport
+) -> None:
+    async with working(mutations(bus, graph)):
+        await put(transport, [add(number, f"text {number}", chat=f"c{number % 2}") for number in range(24)])
+        await until(lambda: holds(graph, 24))
+    seen = [
+        JobEvent(event=entry.event(), position=f"{number}:{entry.offset}")
+        for number in range(PARTITIONS)
+        for entry in await bus.log.after(number, "", limit=100)
+    ]
+    late = add(99, "text").model_copy(update={"appid": "slow"})
+    seen.insert(0, JobEvent(event=late, position="0:9999999999999-0"))
+    made: list[Any] = []
+    async with aclosing(a_job(url, graph, ExtractiveSummariser())) as job:
+
+        async def handle() -> None:
+            async for some in job.handle(seen):
+                made.extend(some)
+
+        for _ in range(3):
+            with pytest.raises(MutationsBehind, match="'slow'"):
+                await handle()
+    assert sorted((event.appid, event.chatid) for event in made) == [(APP, "c0"), (APP, "c1")]
 
 
 async def test_an_event_that_changes_nothing_is_not_waited_for(

@@ -5,8 +5,8 @@ of the memories, so two workers, or a repetition, emit the same event. If a mode
 memories belong to the first event that names them.
 
 The job reads its state from the graph, which it first waits for to hold the event that triggers the job. A later event
-triggers it again, so stale data can delay a summary but never falsify it. An app whose graph is behind keeps no other
-one back.
+triggers it again, so stale data can delay a summary but never falsify it. An app whose graph is behind, and a
+conversation for which the model fails alone, keep no other one back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.memory import SCOPES, MemoryScope, MemorySummarized, derived_id
 from graphweft_workers.features.memory.graph_progress import GraphProgress
 from graphweft_workers.features.memory.retention import Retention
-from graphweft_workers.features.memory.summariser import MemoryText, Summariser
+from graphweft_workers.features.memory.summariser import ConversationFailed, MemoryText, Summariser
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.job import Job, JobEvent, JobSkip
@@ -126,14 +126,20 @@ class ConsolidationJob(Job):
         for each in seen:
             if each.event.type == _SUMMARIZED and each.event.appid not in behind:
                 self._came_back(each.event)
+        failed: ConversationFailed | None = None
         for (app_id, chat_id), position in rest.items():
             if app_id in behind:
                 continue
-            async for outcome in self._chat(app_id, chat_id, self._summariser):
-                yield [outcome]
+            try:
+                async for outcome in self._chat(app_id, chat_id, self._summariser):
+                    yield [outcome]
+            except ConversationFailed as error:
+                failed = error
+                continue
             self._looked_at[app_id, chat_id] = position
-        for waits in behind.values():
-            raise waits
+        for waits in (failed, *behind.values()):
+            if waits is not None:
+                raise waits
         for chat in last:
             self._looked_at.pop(chat, None)
 

@@ -8,6 +8,7 @@ import contextlib
 import json
 import signal
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -33,10 +34,14 @@ from graphweft_workers.archive.erasures import alone, begin_erasure, end_erasure
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.plan.graph_marks import sealed
+from graphweft_workers.engine.usage.job_account import JobAccount
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.graph_store import Checkpoint, Write
 from graphweft_workers.replay import erase as erasing
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import ArchiveTiming, Timing
+from graphweft_workers.wiring.job_states import job_states
 
 __all__ = ("call",)  # a fixture
 
@@ -331,6 +336,24 @@ async def test_what_it_needs_is_said(app: Archived) -> None:
     done = await app.run("erase", "--app", "shop", "--user", "ada", "--report", "--json")
     places = {each["name"]: each["found"] for each in json.loads(done.out)["places"]}
     assert places["event log"] == 3
+
+
+@redis_only
+async def test_what_jobs_left_out_of_an_app_goes_with_it(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        await said(app, "shop", "ada", 1, SECRET)
+        await app.applied()
+        account = JobAccount(app.bus.usage, "memory", name="w", logger=get_logger("graphweft.memory"))
+        await account.begin()
+        await account.skips(Counter({("shop", "text_refused"): 2, ("shop_x", "text_refused"): 1}))
+        done = await app.run("erase", "--app", "shop", "--verify", "--json")
+        assert {each["name"]: each["left"] for each in json.loads(done.out)["places"]}["what jobs left out"] == 2
+        assert (await app.run("erase", "--app", "shop", "--yes")).code == 0
+        assert (await app.run("erase", "--app", "shop", "--verify")).code == 0
+        await account.skips(Counter({("shop_x", "text_refused"): 1}))  # a worker that has run on
+        [job] = [each for each in await job_states(Settings(), (await app.bus.usage.after(None)).found) if each.skips]
+        assert [(each.app_id, each.count) for each in job.skips] == [("shop_x", 2)]
 
 
 @pytest.mark.soak("kafka")

@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -259,6 +260,32 @@ async def test_it_waits_until_the_graph_holds_what_it_is_about(
     await job.aclose()
 
 
+async def test_an_app_whose_graph_is_behind_keeps_no_other_one_back(
+    url: str, bus: Bus, graph: FalkorDBStore, transport: Transport
+) -> None:
+    async with working(mutations(bus, graph)):
+        await put(transport, [add(number, f"text {number}", chat=f"c{number % 2}") for number in range(24)])
+        await until(lambda: holds(graph, 24))
+    seen = [
+        JobEvent(event=entry.event(), position=f"{number}:{entry.offset}")
+        for number in range(PARTITIONS)
+        for entry in await bus.log.after(number, "", limit=100)
+    ]
+    late = add(99, "text").model_copy(update={"appid": "slow"})
+    seen.insert(0, JobEvent(event=late, position="0:9999999999999-0"))
+    made: list[Any] = []
+    async with aclosing(a_job(url, graph, ExtractiveSummariser())) as job:
+
+        async def handle() -> None:
+            async for some in job.handle(seen):
+                made.extend(some)
+
+        for _ in range(3):
+            with pytest.raises(MutationsBehind, match="'slow'"):
+                await handle()
+    assert sorted((event.appid, event.chatid) for event in made) == [(APP, "c0"), (APP, "c1")]
+
+
 async def test_an_event_that_changes_nothing_is_not_waited_for(
     url: str, bus: Bus, job_bus: Bus, graph: FalkorDBStore, transport: Transport
 ) -> None:
@@ -315,6 +342,32 @@ async def test_two_workers_and_a_repetition_make_one_summary(
     assert await replayed(url) == await read_digest(graph, APP)
 
 
+async def test_a_conversation_on_which_the_model_fails_keeps_no_other_one_back(
+    url: str, bus: Bus, job_bus: Bus, graph: FalkorDBStore, transport: Transport,
+    model_server: ModelServer,
+) -> None:  # fmt: skip
+    from graphweft_workers.features.memory.openai_summariser import OpenAISummariser
+
+    model_server.answer = lambda _: json.dumps({"summary": "What the model says."})
+    model_server.fails = lambda request: (
+        Failure.error(500, headers={"retry-after-ms": "20"})
+        if "poison" in request.body["messages"][-1]["content"]
+        else None
+    )
+    async with working(mutations(bus, graph)):
+        for user, text in (("a", "text"), ("b", "poison"), ("c", "text")):
+            said = [add(number, f"{text} {number}", user_id=user) for number in range(12)]
+            await put(transport, [each.model_copy(update={"id": f"{user}-{each.id}", "chatid": user}) for each in said])
+        await until(lambda: holds(graph, 36))
+        job = a_job(url, graph, OpenAISummariser(model_server.url, "some-model"))
+        async with working(worker_of(job, job_bus, transport)):
+            await applied(bus, job_bus)
+        await job.aclose()
+    found = await rows(graph, "MATCH (s:ConversationSummary) RETURN s.user_id, s.text ORDER BY s.user_id")
+    assert [(user, text == "What the model says.") for user, text in found] == [("a", True), ("b", False), ("c", True)]
+    assert len(model_server.requests) == 2 + 2 * 5, "five tries, each with a test conversation"
+
+
 async def test_a_summariser_that_is_away_is_waited_for(
     url: str, bus: Bus, job_bus: Bus, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer,
@@ -330,7 +383,7 @@ async def test_a_summariser_that_is_away_is_waited_for(
     await job.aclose()
     found = await rows(graph, "MATCH (s:ConversationSummary) RETURN s.text, s.model")
     assert found == [("What the model says.", "some-model")]
-    assert len(model_server.requests) == 3
+    assert len(model_server.requests) == 4, "one with a test conversation"
 
 
 # forgetting

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -21,14 +22,17 @@ from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import channels
 from graphweft_contracts.channels import partition_of
 from graphweft_contracts.memory import memory_id
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.job_worker import JobWorker
 from graphweft_workers.engine.plan.digest import read_digest
+from graphweft_workers.features.memory.graph_progress import MutationsBehind
 from graphweft_workers.features.memory.openai_judge import OpenAIJudge
 from graphweft_workers.features.memory.verdicts import VerdictsJob
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import retry_entry
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.job import JobEvent
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 __all__ = ("model_server", "store")
@@ -235,6 +239,100 @@ async def test_statements_that_a_model_cannot_compare_become_a_letter_that_is_re
     await worked.transport.append([Outgoing(key=f"{APP}/chat of u1", fields=retry_entry(letter))])
     await worked.write()
     assert await worked.holding() == [FIRST_DAY]
+
+
+def of_users(*users: str) -> list[Event]:
+    """Two statements of each, in one chat: a batch of its partition."""
+    return [
+        said(2 * number + place, text.format(user), place, user=user, chat="c")
+        for number, user in enumerate(users)
+        for place, text in enumerate(("I work for {}.", FIRST_DAY))
+    ]
+
+
+USERS = ("Ada", "Ben", "Mal", "Cid", "Dan")
+
+
+async def test_a_statement_on_which_the_model_fails_costs_its_neighbours_nothing(
+    worked: Worked, model_server: ModelServer
+) -> None:
+    soon = {"retry-after-ms": "20"}
+    model_server.answer = answering(lying)
+    model_server.fails = lambda request: (
+        Failure.error(500, headers=soon) if "Mal" in request.body["messages"][-1]["content"] else None
+    )
+    await worked.apply(*of_users(*USERS))
+    await worked.write()
+    assert len(await events(worked.bus, "statement.judged")) == len(USERS) - 1
+    [letter] = await worked.bus.dead_letters.read(limit=10)
+    assert (letter.reason, letter.event_id) == ("extraction_failed", "e5")
+    assert "500" in letter.message
+    assert len(model_server.requests) == len(USERS) - 1 + 2 * 5, "five tries, each with test statements"
+    model_server.fails = lambda _: None
+    await worked.transport.append([Outgoing(key=f"{APP}/c", fields=retry_entry(letter))])
+    await worked.write()
+    assert await worked.holding() == [FIRST_DAY] * len(USERS)
+
+
+async def test_a_model_that_is_away_for_long_costs_no_statement(worked: Worked, model_server: ModelServer) -> None:
+    soon = {"retry-after-ms": "20"}
+    model_server.answer = answering(lying)
+    model_server.fail(*[Failure.error(status, headers=soon) for status in (*(500, 503) * 5, 429)])
+    await worked.apply(*of_users(*USERS))
+    await worked.write()
+    assert not await worked.bus.dead_letters.read(limit=10)
+    assert await worked.holding() == [FIRST_DAY] * len(USERS)
+    assert len(await events(worked.bus, "statement.judged")) == len(USERS)
+
+
+async def test_an_app_whose_graph_is_behind_keeps_no_other_one_back(
+    url: str, graph: FalkorDBStore, bus: Bus, job_bus: Bus, transport: Transport, model_server: ModelServer
+) -> None:
+    worked = Worked(url, graph, bus, job_bus, transport, model_server)
+    model_server.answer = answering(lying)
+    await worked.apply(*of_users(*USERS))
+    seen = [
+        JobEvent(event=entry.event(), position=f"{number}:{entry.offset}", entry=entry)
+        for number in range(PARTITIONS)
+        for entry in await worked.bus.log.after(number, "", limit=100)
+    ]
+    number = seen[-1].position.partition(":")[0]
+    late = said(99, FIRST_DAY, 1, user="Eve").model_copy(update={"appid": "slow"})
+    seen.insert(0, JobEvent(event=late, position=f"{number}:9999999999999-0"))
+    async with aclosing(
+        VerdictsJob(worked.store, redis_bus(url, new=spread(PARTITIONS)), OpenAIJudge(model_server.url, "m"))
+    ) as job:
+        made: list[Any] = []
+
+        async def handle() -> None:
+            async for some in job.handle(seen):
+                made.extend(some)
+
+        for _ in range(3):
+            with pytest.raises(MutationsBehind, match="'slow'"):
+                await handle()
+    assert len(made) == len(model_server.requests) == len(USERS)
+
+
+async def test_verdicts_that_the_bus_did_not_take_are_not_asked_for_again(
+    url: str, worked: Worked, model_server: ModelServer
+) -> None:
+    model_server.answer = answering(lying)
+    await worked.apply(*of_users(*USERS))
+    seen = [
+        JobEvent(event=entry.event(), position=f"{number}:{entry.offset}", entry=entry)
+        for number in range(PARTITIONS)
+        for entry in await worked.bus.log.after(number, "", limit=100)
+    ]
+    async with aclosing(
+        VerdictsJob(worked.store, redis_bus(url, new=spread(PARTITIONS)), OpenAIJudge(model_server.url, "m"))
+    ) as job:
+        for _ in range(3):
+            async with aclosing(job.handle(seen)) as made:
+                first = await anext(made)
+        again = [event for some in [some async for some in job.handle(seen)] for event in some]
+    assert again[: len(first)] == list(first)
+    assert len(again) == len(model_server.requests) == len(USERS)
 
 
 @pytest.mark.long("neo4j")

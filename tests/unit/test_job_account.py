@@ -12,9 +12,11 @@ from tests.services.virtual_time import VirtualClock
 
 from graphweft_contracts import BusUnavailable, Transient
 from graphweft_workers.engine.usage.job_account import JobAccount
-from graphweft_workers.engine.usage.waits import JOB, WaitRecord, wait_records
+from graphweft_workers.engine.usage.waits import JOB, WaitRecord, count_skips, forget_skips, wait_records
 from graphweft_workers.ports.records import Records
+from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.wiring.job_states import job_states
 
 KEY = f"{JOB}verdicts:w"
 EVENTS, TICK, OTHER = (3, "events"), (3, "tick"), (5, "events")
@@ -196,3 +198,45 @@ async def test_the_warnings_of_an_outage_are_bounded(account: JobAccount) -> Non
 )  # fmt: skip
 def test_what_is_no_record_is_left_out(body: Any) -> None:
     assert list(wait_records({KEY: body}, JOB)) == []
+
+
+async def test_what_was_left_out_of_an_app_is_forgotten_a_week_after_the_last_time(
+    kept: Kept, clock: VirtualClock, account: JobAccount
+) -> None:
+    await account.skips(Counter({("old", "text_refused"): 2}))
+    clock.advance(6 * DAY_S)
+    await account.skips(Counter({("new", "text_refused"): 1}))
+    assert skipped(record(kept)).keys() == {"old", "new"}
+    clock.advance(2 * DAY_S)
+    found = record(kept)
+    assert found is not None
+    assert found.recent(clock.now().timestamp()).keys() == {"new"}
+    states = await job_states(Settings(), kept.found, clock=clock)
+    assert [each.app_id for state in states for each in state.skips] == ["new"]
+    await account.skips(Counter({("new", "text_refused"): 1}))
+    assert skipped(record(kept)) == {"new": {"text_refused": 2}}
+    clock.advance(8 * DAY_S)
+    await account.waits(EVENTS, failure(), 5.0)
+    await account.goes_on(EVENTS)
+    assert record(kept) is None
+
+
+async def test_a_worker_follows_an_erasure(kept: Kept, clock: VirtualClock, account: JobAccount) -> None:
+    await account.skips(Counter({("gone", "text_refused"): 2, ("stays", "text_refused"): 3}))
+    assert await count_skips(kept, "gone") == 2
+    await forget_skips(kept, "gone")
+    assert await count_skips(kept, "gone") == 0
+    await account.skips(Counter({("stays", "text_refused"): 1}))
+    assert skipped(record(kept)) == {"stays": {"text_refused": 4}}
+    again = await begun(kept, clock)
+    await again.skips(Counter({("new", "text_refused"): 1}))
+    assert skipped(record(kept)).keys() == {"stays", "new"}
+
+
+async def test_a_worker_follows_an_erasure_of_all_that_it_counted(kept: Kept, account: JobAccount) -> None:
+    await account.skips(Counter({("gone", "text_refused"): 2}))
+    await forget_skips(kept, "gone")
+    await account.waits(EVENTS, failure(), 5.0)
+    assert skipped(record(kept)) == {}
+    await account.goes_on(EVENTS)
+    assert record(kept) is None

@@ -25,6 +25,7 @@ from graphweft_workers.archive.subject import Subject
 from graphweft_workers.archive.trim import trim
 from graphweft_workers.engine.log.ledger_reader import ledger_as_lived
 from graphweft_workers.engine.log.series_store import forget_marks
+from graphweft_workers.engine.usage.waits import count_skips, forget_skips
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_pages
@@ -34,7 +35,15 @@ from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.graph_losses import find_losses, labels_of
 from graphweft_workers.replay.matched_log import RulesReader
 from graphweft_workers.replay.rebuild import Rebuild
-from graphweft_workers.replay.remains import PlaceOfRemains, Remains, count_nodes, holds, learn_all, on_the_bus
+from graphweft_workers.replay.remains import (
+    JOB_SKIPS,
+    PlaceOfRemains,
+    Remains,
+    count_nodes,
+    holds,
+    learn_all,
+    on_the_bus,
+)
 from graphweft_workers.replay.second_queries import check_second_queries, rule_sets
 from graphweft_workers.rule_sets.active_rules import ActiveRules
 from graphweft_workers.rule_sets.lost_rules import RulesLost
@@ -130,6 +139,7 @@ class Erasure:
             await forget_marks(self._alone.series, partition, app_id)
         self._tell("erase dead letters")
         letters = await self._erase_letters(partitions)
+        skips = await self._forget_skips()
         await self._snapshots()
         self._tell("make the graph without them")
         graph = await self._erase_from_graph()
@@ -145,7 +155,7 @@ class Erasure:
             PlaceOfRemains(name=name, found=0, left=0, note="dropped within a second")
             for name in ("responder caches", "responder indexes")
         ]
-        places = [bus, archive, PlaceOfRemains(name="restored history", found=restored, left=0), *letters]
+        places = [bus, archive, PlaceOfRemains(name="restored history", found=restored, left=0), *letters, *skips]
         if not any(each.unfinished for each in places):
             await end_erasure(self._blobs, app_id, number, clock=self._clock)
         # At the end: a snapshot of before may have been written meanwhile, one of later is of what is left.
@@ -266,6 +276,16 @@ class Erasure:
             return None
         shorter = letter.of_entries(tuple(entry.offset for entry in there))
         return shorter.model_copy(update={"fields": wire.pack(there[0].fields), "event_id": None})
+
+    async def _forget_skips(self) -> list[PlaceOfRemains]:
+        """Remove what jobs left out of the app; they count no users."""
+        if self._subject.user_id is not None:
+            return []
+        found = await count_skips(self._alone.usage, self._subject.app_id)
+        await forget_skips(self._alone.usage, self._subject.app_id)
+        left = await count_skips(self._alone.usage, self._subject.app_id)  # a worker may have written meanwhile
+        note = "they changed meanwhile: give the command again" if left else ""
+        return [PlaceOfRemains(name=JOB_SKIPS, found=found, left=left, note=note, unfinished=left > 0)]
 
     async def _snapshots(self) -> PlaceOfRemains:
         names = await self._blobs.names(f"snapshots/{self._subject.app_id}/")

@@ -16,6 +16,7 @@ from graphweft_workers.archive.prelude_erasure import count_restored, learn_rest
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.archive.subject import Subject
+from graphweft_workers.engine.usage.waits import count_skips
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_pages
@@ -46,6 +47,8 @@ _OF_MEMORY: Final = frozenset(
 )
 _FORGETS: Final = "graphweft memory erase"
 _ERASES: Final = "graphweft erase"
+JOB_SKIPS: Final = "what jobs left out"
+"""The place of their counts."""
 _REBUILDS: Final = "graphweft rebuild --into another server, after graphweft erase"
 
 
@@ -98,6 +101,8 @@ class Remains:
             _place("dead letters", letters, by=f"{_ERASES}, graphweft dlq drop"),
             _place("event log", on_bus, by=_ERASES),
         ]
+        if self._subject.user_id is None:
+            found.append(_place(JOB_SKIPS, await count_skips(self._alone.usage, self._subject.app_id), by=_ERASES))
         return found if self._blobs is None else found + await self._archived(self._blobs, partitions)
 
     def _by(self, nodes: int, of_rules: int) -> str:

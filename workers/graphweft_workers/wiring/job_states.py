@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
 from graphweft_workers.engine.usage.waits import JOB, JOB_SHOWN_S, WaitRecord, wait_records
 from graphweft_workers.settings.settings import Settings
@@ -40,7 +40,7 @@ class JobWait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSkips:
-    """What a job left out for one reason in the last week, repeated work included."""
+    """What a job left out of an app for one reason, repeated work included; shown for a week after the last time."""
 
     app_id: str | None
     """None for what is of no app."""
@@ -84,9 +84,11 @@ class JobState:
         return found
 
 
-async def job_states(settings: Settings, records: Mapping[str, bytes]) -> list[JobState]:
+async def job_states(
+    settings: Settings, records: Mapping[str, bytes], *, clock: Clock = SYSTEM_CLOCK
+) -> list[JobState]:
     """Return the jobs that the settings ask for, and others that have a record. Raises ``BusUnavailable``."""
-    now = SYSTEM_CLOCK.now().timestamp()
+    now = clock.now().timestamp()
     of_group: dict[str, dict[str, WaitRecord]] = {group: {} for group in jobs.groups(settings)}
     asked = frozenset(of_group)
     for name, record in wait_records(records, JOB):
@@ -115,7 +117,7 @@ def _of_workers(workers: Mapping[str, WaitRecord], now: float) -> Mapping[str, A
     ]
     skipped: Counter[tuple[str, str]] = Counter()
     for each in workers.values():
-        for app_id, counts in each.skipped.items():
+        for app_id, counts in each.recent(now).items():
             skipped.update({(app_id, reason): number for reason, number in counts.items()})
     skips = [
         JobSkips(app_id=app_id or None, reason=reason, count=number)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -56,6 +57,10 @@ class JobAccount:
         """Why the job waits, as warned of in this outage."""
         self._waits: dict[WaitKey, _Wait] = {}
         self._skipped: dict[str, Counter[str]] = {}
+        self._skipped_at: dict[str, float] = {}
+        self._unwritten: set[str] = set()
+        """Apps of which something was left out since the record was written."""
+        self._mark: int | None = None
         self._begun = False
         self._written: float | None = None
         """When the record on the bus was written, on the monotonic clock; None: there is none."""
@@ -85,12 +90,14 @@ class JobAccount:
 
     async def _read(self) -> None:
         kind = f"{JOB}{self._group}:"
-        records = (await self._records.after(None)).found
+        found = await self._records.after(None)
+        records, self._mark = found.found, found.mark
         for name, record in wait_records(records, kind):
             if f"{kind}{name}" == self._key:
                 self._written = self._clock.monotonic()
-                for app_id, counts in record.skipped.items():
+                for app_id, counts in record.recent(self._clock.now().timestamp()).items():
                     self._skipped.setdefault(app_id, Counter()).update(counts)
+                    self._skipped_at.setdefault(app_id, record.skipped_at.get(app_id, record.at))
         for key in old_records(records, kind, self._clock.now().timestamp() - FORGOTTEN_S):
             await self._records.put(key, None)
 
@@ -125,6 +132,8 @@ class JobAccount:
         """Count what was left out, by app, or "" for what is of no app, and reason. Whoever leaves it out logs it."""
         for (app_id, reason), number in skipped.items():
             self._skipped.setdefault(app_id, Counter())[reason] += number
+            self._skipped_at[app_id] = self._clock.now().timestamp()
+            self._unwritten.add(app_id)
             JOB_SKIPPED.add(number, self._group, reason, app=app_id)
         if skipped:
             await self._write()
@@ -139,25 +148,43 @@ class JobAccount:
 
     def _record(self) -> WaitRecord | None:
         """Return the record; None if there is nothing to say."""
+        now = self._clock.now().timestamp()
+        record = WaitRecord(at=now, skipped=self._skipped, skipped_at=self._skipped_at)
+        self._keep_only(record.recent(now).keys())
         if not self._waits and not self._skipped:
             return None
-        now = self._clock.now().timestamp()
-        record = WaitRecord(at=now, skipped=self._skipped)
         if self._waits:
             longest = min(self._waits.values(), key=lambda each: each.since)
             record.since = now - (self._clock.monotonic() - longest.since)
             record.error, record.partitions = longest.error, len({number for number, _ in self._waits})
         return record
 
+    def _keep_only(self, apps: Collection[str]) -> None:
+        for app_id in [each for each in self._skipped if each not in apps]:
+            del self._skipped[app_id]
+            del self._skipped_at[app_id]
+
+    async def _follow_erasures(self) -> None:
+        """Forget apps that an erasure took out of the record on the bus."""
+        changed = await self._records.after(self._mark)
+        self._mark = changed.mark
+        for name, record in wait_records(changed.found, JOB):
+            if f"{JOB}{name}" == self._key and self._written is not None:
+                self._keep_only(record.skipped.keys() | self._unwritten)
+
     async def _write(self) -> None:
         async with self._writing:
-            record = self._record()
-            if record is None and self._written is None and not self._refused:
+            if not self._waits and not self._skipped and self._written is None and not self._refused:
                 return
+            unwritten: set[str] = set()
             try:
                 async with asyncio.timeout(self._timing.record_s):
+                    await self._follow_erasures()
+                    record, unwritten = self._record(), self._unwritten
+                    self._unwritten = set()
                     await self._records.put(self._key, None if record is None else record.encode())
             except (Transient, TimeoutError) as error:
+                self._unwritten |= unwritten
                 self._note_refusal(error)
             else:
                 self._refused = False

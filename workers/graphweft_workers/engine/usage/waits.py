@@ -1,6 +1,7 @@
-"""The records of workers that wait for something, or left something out, as ``status`` reads them. Pure.
+"""The records of workers that wait for something, or left something out, as ``status`` reads them.
 
-A worker puts its record on the bus while it waits, renews it, and removes it when it goes on.
+A worker puts its record on the bus while it waits, renews it, and removes it when it goes on. What it left out of an
+app is shown for a week after the last time, and is removed with the app's erasure: a worker follows that.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from datetime import UTC, datetime
 from typing import Any, Final, Self
 
 from pydantic_core import from_json, to_json
+
+from graphweft_workers.engine.usage.app_use import FORGOTTEN_S
+from graphweft_workers.ports.records import RecordLog
 
 EFFECTS: Final = "effects:"
 """Begins the key of the record of a worker that cannot write the effects stream; its name follows."""
@@ -39,13 +43,24 @@ class WaitRecord:
     """How many partitions of a job wait."""
     skipped: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
     """By app, or "" for what is of no app: how much was left out, by reason."""
+    skipped_at: dict[str, float] = field(default_factory=dict[str, float])
+    """By app: the Unix time of the last time."""
+
+    def recent(self, now: float) -> dict[str, Counter[str]]:
+        """Return what was left out of apps that had some of it in the last week."""
+        return {
+            app_id: counts
+            for app_id, counts in self.skipped.items()
+            if self.skipped_at.get(app_id, self.at) >= now - FORGOTTEN_S
+        }
 
     def encode(self) -> bytes:
         """Return the record."""
         most = sorted(self.skipped.items(), key=lambda item: -item[1].total())[:_MOST_APPS]
         return to_json(
             {"at": self.at, "since": self.since, "error": self.error[:_LONGEST], "partitions": self.partitions,
-             "skipped": dict(most)}
+             "skipped": dict(most),
+             "skipped_at": {app_id: self.skipped_at[app_id] for app_id, _ in most if app_id in self.skipped_at}}
         )  # fmt: skip
 
     @classmethod
@@ -60,6 +75,7 @@ class WaitRecord:
             found = cls(
                 at=float(raw["at"]), since=float(raw["since"]), error=str(raw["error"])[:_LONGEST],
                 partitions=int(raw.get("partitions", 0)), skipped=skipped,
+                skipped_at={str(app_id): float(at) for app_id, at in raw.get("skipped_at", {}).items()},
             )  # fmt: skip
             found.since_text()
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -89,3 +105,17 @@ def old_records(records: Mapping[str, bytes], kind: str, before: float) -> list[
     """Return the keys of a kind whose records were written before a Unix time, or cannot be read."""
     newer = {f"{kind}{name}" for name, record in wait_records(records, kind) if record.at >= before}
     return [key for key in records if key.startswith(kind) and key not in newer]
+
+
+async def count_skips(records: RecordLog, app_id: str) -> int:
+    """Return how much jobs say that they left out of an app. Raises ``BusUnavailable``."""
+    found = wait_records((await records.after(None)).found, JOB)
+    return sum(record.skipped[app_id].total() for _, record in found if app_id in record.skipped)
+
+
+async def forget_skips(records: RecordLog, app_id: str) -> None:
+    """Remove from all records what jobs left out of an app. Raises ``BusUnavailable``."""
+    for name, record in wait_records((await records.after(None)).found, JOB):
+        if record.skipped.pop(app_id, None) is not None:
+            # Never removed as a whole: its worker would not see that.
+            await records.put(f"{JOB}{name}", record.encode())

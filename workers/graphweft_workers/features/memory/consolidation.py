@@ -5,7 +5,8 @@ of the memories, so two workers, or a repetition, emit the same event. If a mode
 memories belong to the first event that names them.
 
 The job reads its state from the graph, which it first waits for to hold the event that triggers the job. A later event
-triggers it again, so stale data can delay a summary but never falsify it.
+triggers it again, so stale data can delay a summary but never falsify it. An app whose graph is behind, and a
+conversation for which the model fails alone, keep no other one back.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.memory import SCOPES, MemoryScope, MemorySummarized, derived_id
 from graphweft_workers.features.memory.graph_progress import GraphProgress
 from graphweft_workers.features.memory.retention import Retention
-from graphweft_workers.features.memory.summariser import MemoryText, Summariser
+from graphweft_workers.features.memory.summariser import ConversationFailed, MemoryText, Summariser
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.job import Job, JobEvent, JobSkip
@@ -106,28 +107,41 @@ class ConsolidationJob(Job):
         self._progress = GraphProgress(graph, bus, clock=clock, timing=timing)
         self._under_way: BoundedDict[_Thread, tuple[str, float]] = BoundedDict(_REMEMBERED)
         """Thread -> id of its pending event, and when it was emitted."""
+        self._looked_at: BoundedDict[tuple[str, str], str] = BoundedDict(_REMEMBERED)
+        """(App, chat) of batches that are not done -> position of the last event with which it was looked at."""
         self.summaries: int = 0
         """Number of emitted summaries."""
 
     @override
     async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | JobSkip]]:
         """See ``Job.handle``. Raises ``MutationsBehind`` and ``SummariserUnavailable``."""
-        last: dict[str, str] = {}
-        chats: dict[tuple[str, str], None] = {}
-        for each in seen:
-            last[each.event.appid] = each.position
-            chats[each.event.appid, each.event.chatid] = None
         if self._retention is not None:
-            self._retention.note(last)
+            self._retention.note(each.event.appid for each in seen)
         if self._summariser is None:
             return
-        await self._progress.reach(last)
+        last: dict[tuple[str, str], str] = {(each.event.appid, each.event.chatid): each.position for each in seen}
+        rest = {chat: position for chat, position in last.items() if self._looked_at.get(chat) != position}
+        at = {each.event.appid: each.position for each in seen if (each.event.appid, each.event.chatid) in rest}
+        behind = await self._progress.behind(at)
         for each in seen:
-            if each.event.type == _SUMMARIZED:
+            if each.event.type == _SUMMARIZED and each.event.appid not in behind:
                 self._came_back(each.event)
-        for app_id, chat_id in chats:
-            async for outcome in self._chat(app_id, chat_id, self._summariser):
-                yield [outcome]
+        failed: ConversationFailed | None = None
+        for (app_id, chat_id), position in rest.items():
+            if app_id in behind:
+                continue
+            try:
+                async for outcome in self._chat(app_id, chat_id, self._summariser):
+                    yield [outcome]
+            except ConversationFailed as error:
+                failed = error
+                continue
+            self._looked_at[app_id, chat_id] = position
+        for waits in (failed, *behind.values()):
+            if waits is not None:
+                raise waits
+        for chat in last:
+            self._looked_at.pop(chat, None)
 
     @override
     async def tick(self, partition: int, partitions: int) -> AsyncGenerator[Sequence[Event | JobSkip]]:

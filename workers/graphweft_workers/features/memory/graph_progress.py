@@ -1,4 +1,4 @@
-"""Lets a job read a graph that holds what the job has read of the log."""
+"""Lets a job read graphs that hold what the job has read of the log."""
 
 from __future__ import annotations
 
@@ -27,20 +27,29 @@ class GraphProgress:
         self._clock = clock
         self._timing = timing
 
-    async def reach(self, last: Mapping[str, str]) -> None:
-        """Return if each app's graph holds all events up to a position; else raise ``MutationsBehind``."""
-        for app_id, position in last.items():
-            number, _, offset = position.partition(":")
-            try:
-                marks = await self._graph.checkpoints(app_id, timeout_s=self._timing.query_s)
-            except QueryFailed:
-                continue  # the app has no graph, and its events are dead letters
-            mark = marks.get(int(number))
-            if mark is not None and not is_after(offset, mark.offset):
-                continue
-            # An event without effect moves no checkpoint, but it is committed.
-            committed = await self._bus.partitions.committed(int(number))
-            if is_after(offset, committed.offset):
-                message = f"the mutation workers have not applied {position} yet"
-                raise MutationsBehind(message, retry_after_s=self._timing.behind_s)
-        await self._clock.sleep(self._graph.settle_s)
+    async def behind(self, last: Mapping[str, str]) -> Mapping[str, MutationsBehind]:
+        """Return the apps whose graph does not hold all events up to a position yet; the other graphs may be read."""
+        found = {
+            app_id: MutationsBehind(
+                f"the mutation workers have not applied {position} of {app_id!r} yet",
+                retry_after_s=self._timing.behind_s,
+            )
+            for app_id, position in last.items()
+            if not await self._holds(app_id, position)
+        }
+        if len(found) < len(last):
+            await self._clock.sleep(self._graph.settle_s)
+        return found
+
+    async def _holds(self, app_id: str, position: str) -> bool:
+        number, _, offset = position.partition(":")
+        try:
+            marks = await self._graph.checkpoints(app_id, timeout_s=self._timing.query_s)
+        except QueryFailed:
+            return True  # the app has no graph, and its events are dead letters
+        mark = marks.get(int(number))
+        if mark is not None and not is_after(offset, mark.offset):
+            return True
+        # An event without effect moves no checkpoint, but it is committed.
+        committed = await self._bus.partitions.committed(int(number))
+        return not is_after(offset, committed.offset)

@@ -17,6 +17,10 @@ class JudgeUnavailable(Transient):
     """The model is unreachable, busy or misconfigured; the statements are not the cause."""
 
 
+class StatementsFailed(JudgeUnavailable):
+    """The model fails for these statements while it answers others: a later try may succeed, and others can go on."""
+
+
 class JudgementFailed(Permanent):
     """The model has no valid answer for these statements, though it has one for others."""
 
@@ -49,7 +53,10 @@ class StatementJudge(Protocol):
         ...
 
     async def judge(self, new: StatementText, candidates: Sequence[StatementText]) -> list[StatementVerdict]:
-        """Return a verdict for each candidate, at least one. Raises ``JudgeUnavailable`` and ``JudgementFailed``."""
+        """Return a verdict for each candidate, at least one.
+
+        Raises ``JudgeUnavailable``, ``StatementsFailed`` and ``JudgementFailed``.
+        """
         ...
 
     async def aclose(self) -> None:

@@ -8,10 +8,17 @@ from typing import Annotated, Any, Final, override
 
 from pydantic import BaseModel, Field, SecretStr
 
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.memory import ExtractedFact, ExtractedPreference, MemoryScope
 from graphweft_rules.matching.clock import utc_text
 from graphweft_workers.features.memory.extractive_summariser import ExtractiveSummariser, speaker
-from graphweft_workers.features.memory.summariser import MemoryText, Summariser, SummariserUnavailable, Summary
+from graphweft_workers.features.memory.summariser import (
+    ConversationFailed,
+    MemoryText,
+    Summariser,
+    SummariserUnavailable,
+    Summary,
+)
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.model_endpoint import Endpoint, EndpointUnavailable, ask_for_json, bearer
 from graphweft_workers.support.timing import TIMING
@@ -22,6 +29,10 @@ _LONGEST_NAME: Final = 256
 _LONGEST_TEXT: Final = 4_096
 _MOST: Final = 1_000
 """Limit of facts, and of preferences, in one event."""
+_TRIES: Final = 5
+"""How often an endpoint may fail for a conversation while it answers others."""
+_BUSY: Final = 429
+"""The status of an endpoint that has had too many requests, whatever is in them."""
 _PROBE: Final = '[{"number": 1, "role": "user", "by": "user", "time": "2026-01-01T09:00:00Z", "text": "I like tea."}]'
 """A conversation that every model accepts."""
 _TASK: Final = """\
@@ -67,6 +78,7 @@ class OpenAISummariser(Summariser):
     If that fails too, or the endpoint refuses the messages, the model gets a test conversation. If it summarizes that,
     the messages are the cause: ``ExtractiveSummariser`` summarizes them instead, under its own name, and a warning is
     logged. Otherwise the endpoint or the model is misconfigured, and the call raises ``SummariserUnavailable``.
+    So it is if the endpoint fails otherwise, such as with 500, but it is tried five times (``ConversationFailed``).
 
     Facts and preferences that name no message of the user, or exceed the limits of an event, are dropped. A fact is
     valid from its first message.
@@ -87,6 +99,8 @@ class OpenAISummariser(Summariser):
         self._model = model
         self._characters = characters
         self._instead = ExtractiveSummariser()
+        self._failed: BoundedDict[str, int] = BoundedDict(1_000)
+        """By the first memory of a conversation: how often the endpoint failed for it alone."""
 
     @property
     @override
@@ -95,7 +109,21 @@ class OpenAISummariser(Summariser):
 
     @override
     async def summarise(self, messages: Sequence[MemoryText], *, scope: MemoryScope) -> Summary:
-        answer = await self._answer(_as_json(messages, self._characters))
+        try:
+            answer = await self._answer(_as_json(messages, self._characters))
+        except SummariserUnavailable as error:
+            cause = error.__context__
+            if not isinstance(cause, EndpointUnavailable) or not cause.sent or cause.status == _BUSY:
+                raise
+            if not await self._answers():
+                raise
+            tries = self._failed.pop(messages[0].id, 0) + 1
+            if tries < _TRIES:
+                self._failed[messages[0].id] = tries
+                message = f"{error}, but it answers for a test conversation"
+                raise ConversationFailed(message, retry_after_s=error.retry_after_s) from error.__cause__
+            logger.warning("summary_without_model", model=self._model, instead=self._instead.model, error=str(error))
+            return await self._instead.summarise(messages, scope=scope)
         if answer is None:
             if await self._answer(_PROBE) is None:
                 message = (
@@ -115,6 +143,12 @@ class OpenAISummariser(Summariser):
     @override
     async def aclose(self) -> None:
         await self._endpoint.aclose()
+
+    async def _answers(self) -> bool:
+        try:
+            return await self._answer(_PROBE) is not None
+        except SummariserUnavailable:
+            return False
 
     async def _answer(self, conversation: str) -> _Answer | None:
         """Return the model's answer; None if it has none for this conversation."""

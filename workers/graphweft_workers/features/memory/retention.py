@@ -6,12 +6,15 @@ pinned memories, which do not count.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
 from datetime import datetime, timedelta
 from itertools import batched
 from typing import Any, Final, Protocol, runtime_checkable
 
-from graphweft_contracts import Event, QueryFailed
+from graphweft_contracts import Event, GraphUnavailable, QueryFailed
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.memory import SCOPES, derived_id
 from graphweft_rules.matching.clock import utc_text
@@ -30,6 +33,8 @@ _MOST: Final = 500
 """Limit of memories in one event."""
 _REMEMBERED: Final = 100_000
 """Limit of memories that are known to have an event."""
+_AWAY: Final = 3
+"""So many graphs in a row that are unavailable are an outage."""
 
 type _Row = tuple[Any, ...]
 
@@ -88,6 +93,8 @@ class Retention:
         self._keep_count = keep_count
         self._condensed = condensed
         self._noted: dict[str, None] = {}
+        self._last = ""
+        """The app that had the last turn."""
         self._given: BoundedDict[tuple[str, str], None] = BoundedDict(_REMEMBERED)
         """(App, memory) of emitted events; the graph may still have the memory."""
 
@@ -96,26 +103,57 @@ class Retention:
         self._noted.update(dict.fromkeys(apps))
 
     async def due(self, now: datetime) -> AsyncGenerator[Sequence[Event | JobSkip]]:
-        """Yield ``memory.forget`` events, a page of memories at a time. Raises ``GraphUnavailable``.
+        """Yield ``memory.forget`` events, a page of memories of each app in turn, after the app that had the last one.
 
-        If a query of an app fails, that is a skip, and the app is tried again in the next run.
+        If a query of an app fails, or its graph is unavailable while others are not, that is a skip, and the app is
+        tried again in the next run. Raises ``GraphUnavailable`` if three graphs in a row are unavailable, or all.
         """
         listed = await self._graph.apps() if isinstance(self._graph, Apps) else ()
-        for app_id in sorted({*listed, *self._noted}):
-            try:
-                if self._keep_days:
-                    times = {"before": utc_text(now - timedelta(days=self._keep_days)), "now": utc_text(now)}
-                    for statement in (_OLD, _AHEAD):
-                        async for rows in self._old(app_id, statement, times):
-                            yield self._events(app_id, rows)
-                            self._remember(app_id, rows)
-                if self._keep_count:
-                    async for rows in self._many(app_id):
-                        yield self._events(app_id, rows)
-                        self._remember(app_id, rows)
-            except QueryFailed as error:
-                logger.warning("retention_failed", app_id=app_id, code=error.code, message=str(error))
-                yield [JobSkip(app_id=app_id, reason="query_failed")]
+        apps = sorted({*listed, *self._noted})
+        first = bisect_right(apps, self._last)
+        away: list[str] = []
+        answered = False
+        async with AsyncExitStack() as stack:
+            turns: deque[tuple[str, AsyncGenerator[Sequence[_Row]]]] = deque()
+            for app_id in (*apps[first:], *apps[:first]):
+                turns.append((app_id, await stack.enter_async_context(aclosing(self._of(app_id, now)))))
+            while turns:
+                app_id, pages = turns.popleft()
+                self._last = app_id
+                try:
+                    rows = await anext(pages, None)
+                except QueryFailed as error:
+                    logger.warning("retention_failed", app_id=app_id, code=error.code, message=str(error))
+                    yield [JobSkip(app_id=app_id, reason="query_failed")]
+                    continue
+                except GraphUnavailable as error:
+                    away.append(app_id)
+                    if len(away) == _AWAY or not (answered or turns):
+                        raise
+                    logger.warning("retention_failed", app_id=app_id, code="unavailable", message=str(error))
+                    continue
+                answered = True
+                if away:
+                    yield [JobSkip(app_id=each, reason="query_failed") for each in away]
+                    away.clear()
+                if rows is not None:
+                    turns.append((app_id, pages))
+                    if events := self._events(app_id, rows):
+                        yield events
+                    self._remember(app_id, rows)
+        if away:
+            yield [JobSkip(app_id=each, reason="query_failed") for each in away]
+
+    async def _of(self, app_id: str, now: datetime) -> AsyncGenerator[Sequence[_Row]]:
+        """Yield the memories of an app that are due, after few queries each time; some pages are empty."""
+        if self._keep_days:
+            times = {"before": utc_text(now - timedelta(days=self._keep_days)), "now": utc_text(now)}
+            for statement in (_OLD, _AHEAD):
+                async for rows in self._old(app_id, statement, times):
+                    yield rows
+        if self._keep_count:
+            async for rows in self._many(app_id):
+                yield rows
 
     async def _old(self, app_id: str, statement: str, times: Mapping[str, str]) -> AsyncGenerator[Sequence[_Row]]:
         params: dict[str, Any] = {**times, "timestamp": "", "id": "", "page": _PAGE}
@@ -147,6 +185,8 @@ class Retention:
             params["skip"] += len(rows)
         for page in batched(found, _PAGE):
             yield page
+        if not found:
+            yield ()
 
     async def _rows(self, app_id: str, statement: str, params: dict[str, Any]) -> Sequence[_Row]:
         return (await self._graph.read(app_id, statement, params, timeout_s=TIMING.memory.retention_query_s)).rows

@@ -15,6 +15,10 @@ class SummariserUnavailable(Transient):
     """The summariser is unreachable, busy or misconfigured; the messages are not the cause."""
 
 
+class ConversationFailed(SummariserUnavailable):
+    """The summariser fails for this conversation while it answers others, which can go on; a later try succeeds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryText:
     """A memory, as a summariser reads it."""
@@ -52,8 +56,8 @@ class Summariser(Protocol):
     async def summarise(self, messages: Sequence[MemoryText], *, scope: MemoryScope) -> Summary:
         """Return the summary of messages of one conversation: at least one message, in order.
 
-        Facts and preferences come from messages of the role ``user`` only. Raises ``SummariserUnavailable``, and never
-        fails because of what the messages say.
+        Facts and preferences come from messages of the role ``user`` only. Raises ``SummariserUnavailable`` and
+        ``ConversationFailed``; what the messages say never makes it fail for good.
         """
         ...
 

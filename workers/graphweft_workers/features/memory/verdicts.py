@@ -12,14 +12,15 @@ the same chat.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, override
 
 from graphweft_contracts import DeadLetter, Event, QueryFailed, channels
+from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.memory import MemoryAdd, StatementJudged, derived_id, memory_id
 from graphweft_workers.engine.log.read import EXTRACT, letter_for
 from graphweft_workers.features.memory.graph_progress import GraphProgress
-from graphweft_workers.features.memory.judge import JudgementFailed, StatementJudge, StatementText
+from graphweft_workers.features.memory.judge import JudgementFailed, StatementJudge, StatementsFailed, StatementText
 from graphweft_workers.features.memory.mutations import MOST_ENDED, SAME_OWNER
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
@@ -40,6 +41,10 @@ _LOOKED_AT: Final = 1_000
 """Limit of the earlier statements of an author among which candidates are."""
 _ATTEMPTS: Final = 3
 """How often a pair is judged whose statements change meanwhile."""
+_TRIES: Final = 5
+"""How often the model may fail for a statement while it answers others: then the event becomes a dead letter."""
+_REMEMBERED: Final = 10_000
+"""Limit of events whose progress is remembered: batches of 50 partitions."""
 _ADD: Final = "memory.add"
 _JUDGED: Final = "statement.judged"
 
@@ -79,12 +84,26 @@ class _Found:
     digest: str
 
 
+@dataclass(slots=True)
+class _Progress:
+    """How far the work on one event is."""
+
+    verdicts: dict[str, list[Event]] = field(default_factory=dict[str, list[Event]])
+    """By statement that was compared: what the bus does not hold yet."""
+    tries: int = 0
+    """How often the model failed for a statement of it."""
+    done: bool = False
+
+
 class VerdictsJob(Job):
     """Emits ``statement.judged`` events for new statements that have candidates.
 
     Ids derive from the statements, so a repetition is a duplicate and the first answer counts. While the model is
     unavailable, the job waits. An event whose statements the model cannot compare, or the graph does not return,
     becomes a dead letter; a retry has them compared again.
+
+    Events that must wait, for the graph of their app or because the model fails for them alone, keep no other event of
+    the batch back, and no statement of the batch is compared twice on their account.
     """
 
     group = channels.VERDICTS_GROUP
@@ -99,23 +118,44 @@ class VerdictsJob(Job):
         self._judge = judge
         self._timing = timing
         self._progress = GraphProgress(graph, bus, timing=timing)
+        self._events: BoundedDict[str, _Progress] = BoundedDict(_REMEMBERED)
+        """By position, of batches that are not done; beyond the limit, work is repeated."""
+
+    @override
+    async def begin(self, partition: int) -> None:
+        """See ``Job.begin``."""
+        for position in [each for each in self._events if each.startswith(f"{partition}:")]:
+            del self._events[position]
 
     @override
     async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | DeadLetter]]:
         """See ``Job.handle``. Raises ``MutationsBehind`` and ``JudgeUnavailable``."""
-        await self._progress.reach({each.event.appid: each.position for each in seen})
-        for each in seen:
-            if each.retried is not None and (each.retried.rule, each.retried.mutation) != EXTRACT:
+        rest = [each for each in seen if each.position not in self._events or not self._events[each.position].done]
+        behind = await self._progress.behind({each.event.appid: each.position for each in rest})
+        failed: StatementsFailed | None = None
+        for each in rest:
+            if each.event.appid in behind:
                 continue
+            progress = self._events.get(each.position) or _Progress()
+            self._events[each.position] = progress
             try:
-                if each.event.type == _ADD:
-                    async for events in self._of_messages(each):
-                        yield events
-                elif again := await self._again(each.event):
-                    yield again
-            except (QueryFailed, JudgementFailed) as error:
-                VERDICTS.add(1, "failed")
+                async for events in self._of(each, progress):
+                    yield events
+            except StatementsFailed as error:
+                progress.tries += 1
+                if progress.tries < _TRIES:
+                    failed = error
+                    continue
                 yield [self._letter(each, error)]
+            except (QueryFailed, JudgementFailed) as error:
+                yield [self._letter(each, error)]
+            progress.done = True
+            progress.verdicts.clear()
+        for waits in (failed, *behind.values()):
+            if waits is not None:
+                raise waits
+        for each in seen:
+            self._events.pop(each.position, None)
 
     @override
     async def aclose(self) -> None:
@@ -123,34 +163,45 @@ class VerdictsJob(Job):
         await self._judge.aclose()
         await self._bus.aclose()
 
-    async def _of_messages(self, each: JobEvent) -> AsyncGenerator[Sequence[Event]]:
+    async def _of(self, each: JobEvent, progress: _Progress) -> AsyncGenerator[Sequence[Event]]:
+        """Yield the verdicts on the statements of an event that the bus does not hold yet."""
+        if each.retried is not None and (each.retried.rule, each.retried.mutation) != EXTRACT:
+            return
         event = each.event
+        found, attempt = await (self._of_messages(event) if event.type == _ADD else self._outdated(event))
+        also = () if each.retried is None or event.type != _ADD else (each.retried.letter,)
+        known = progress.verdicts
+        for new in found:
+            if new.said.id not in known:
+                known[new.said.id] = await self._verdicts(event, new, attempt=attempt, also=also)
+            if verdicts := known[new.said.id]:
+                yield verdicts
+                known[new.said.id] = []
+
+    async def _of_messages(self, event: Event) -> tuple[Sequence[_Found], int]:
         messages = MemoryAdd.model_validate(event.data).messages
         ids = [memory_id(event.source, event.id, number) for number, one in enumerate(messages) if one.role == "user"]
         if not ids:
-            return
-        again = () if each.retried is None else (each.retried.letter,)
-        for new in await self._read(event.appid, _NEW, {"memory_ids": ids, "chat_id": event.chatid}):
-            if events := await self._verdicts(event, new, attempt=1, also=again):
-                yield events
+            return [], 1
+        return await self._read(event.appid, _NEW, {"memory_ids": ids, "chat_id": event.chatid}), 1
 
-    async def _again(self, event: Event) -> list[Event]:
-        """Return new verdicts if a statement of a verdict has changed since the model saw it."""
+    async def _outdated(self, event: Event) -> tuple[Sequence[_Found], int]:
+        """Return the new statement of a verdict if one of the two has changed since the model saw it."""
         payload = StatementJudged.model_validate(event.data)
         pair = {"new": payload.new, "old": payload.old}
+        attempt = payload.attempt + 1
         table = await self._graph.read(event.appid, _SAW, pair, timeout_s=self._timing.query_s)
         if not table.rows:
             VERDICTS.add(1, "gone")  # forgotten, or erased
-            return []
+            return [], attempt
         [(new, old, count)] = table.rows
         if payload.saw == {payload.new: new, payload.old: old}:
             VERDICTS.add(1, payload.verdict if count else "refused")
-            return []
+            return [], attempt
         VERDICTS.add(1, "outdated")
         if payload.attempt >= _ATTEMPTS:
-            return []
-        found = await self._read(event.appid, _ONE, {"id": payload.new, "chat_id": event.chatid})
-        return await self._verdicts(event, found[0], attempt=payload.attempt + 1, also=()) if found else []
+            return [], attempt
+        return await self._read(event.appid, _ONE, {"id": payload.new, "chat_id": event.chatid}), attempt
 
     async def _verdicts(self, event: Event, new: _Found, *, attempt: int, also: Sequence[str]) -> list[Event]:
         layout = await self._bus.partitions.layout()
@@ -195,8 +246,9 @@ class VerdictsJob(Job):
             for id, text, time, digest in table.rows
         ]
 
-    def _letter(self, each: JobEvent, error: JudgementFailed | QueryFailed) -> DeadLetter:
+    def _letter(self, each: JobEvent, error: JudgementFailed | StatementsFailed | QueryFailed) -> DeadLetter:
         assert each.entry is not None
+        VERDICTS.add(1, "failed")
         rule, mutation = EXTRACT
         logger.error("statements_not_judged", event_id=each.event.id, position=each.position, error=str(error))
         return letter_for(

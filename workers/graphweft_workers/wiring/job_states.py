@@ -87,13 +87,14 @@ class JobState:
 async def job_states(settings: Settings, records: Mapping[str, bytes]) -> list[JobState]:
     """Return the jobs that the settings ask for, and others that have a record. Raises ``BusUnavailable``."""
     now = SYSTEM_CLOCK.now().timestamp()
+    shown_s = JOB_SHOWN_S + 2 * settings.extractor_timeout_ms / 1000  # a try of an episode and a test request
     of_group: dict[str, dict[str, WaitRecord]] = {group: {} for group in jobs.groups(settings)}
     asked = frozenset(of_group)
     for name, record in wait_records(records, JOB):
         group, _, worker = name.partition(":")
         of_group.setdefault(group, {})[worker] = record
     return [
-        JobState(group=group, **await _lag(settings, group, asked=group in asked), **_of_workers(workers, now))
+        JobState(group=group, **await _lag(settings, group, asked=group in asked), **_of_workers(workers, now, shown_s))
         for group, workers in of_group.items()
     ]
 
@@ -107,11 +108,11 @@ async def _lag(settings: Settings, group: str, *, asked: bool) -> Mapping[str, A
     return {"lag": sum(each.lag for each in partitions), "partitions": len(partitions), "idle": idle}
 
 
-def _of_workers(workers: Mapping[str, WaitRecord], now: float) -> Mapping[str, Any]:
+def _of_workers(workers: Mapping[str, WaitRecord], now: float, shown_s: float) -> Mapping[str, Any]:
     waits = [
         JobWait(worker=worker, since=each.since_text(), partitions=each.partitions, reason=each.error)
         for worker, each in workers.items()
-        if each.waits(now, JOB_SHOWN_S)
+        if each.waits(now, shown_s)
     ]
     skipped: Counter[tuple[str, str]] = Counter()
     for each in workers.values():

@@ -207,7 +207,7 @@ class Turns:
         self.record(at, step)
         self._sender.count("asked")
         reply = await self._sender.ask(at.chat, agent, variables, before, deadline_s, max_tokens=max_tokens)
-        self._sender.answered(reply)
+        self._sender.answered(reply, budget)
         return reply
 
     def copied(self, values: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -256,7 +256,7 @@ def test_a_search_that_finds_nothing_says_what_may_be_wrong(up: Up) -> None:
         search = ("memory", "search", "--app", app, "--user", user, text)
         done = up.run(*search)
         assert (done.returncode, done.stdout) == (0, ""), search
-        assert "nothing was found: check --app and the scope" in done.stderr, search
+        assert "nothing was found. `graphweft memory list` shows what this scope holds" in done.stderr, search
         done = up.run(*search, "--json")
         assert (json.loads(done.stdout)["blocks"][0]["value"], done.stderr) == ([], ""), search
     assert "nothing was found" not in up.run("memory", "search", "--app", "found", "--user", "ada", "tea").stderr

@@ -42,6 +42,7 @@ from graphweft_workers.reports.status import StatusReport
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.telemetry import metrics
 from graphweft_workers.wiring.connections import make_bus
+from graphweft_workers.wiring.job_states import MODELS
 from graphweft_workers.wiring.status import read_status
 
 pytestmark = pytest.mark.integration
@@ -129,6 +130,8 @@ async def test_each_job_that_waits_is_seen_with_its_reason(
             assert all(words in reason for reason in reasons(found).values()), reasons(found)
             assert all(job["lag"] > 0 for job in found.values())
             assert all("goes on by itself" in each["next"] for job in found.values() for each in job["waits"])
+            for group, model in MODELS.items():
+                assert f"if you change GRAPHWEFT_{model.upper()}" in found[group]["waits"][0]["next"]
             assert (await jobs_of(without, bus)).keys() == GROUPS, "settings without models hide nothing"
             assert {group for (group,), waiting_s in metrics.JOB_WAITING.values().items() if waiting_s > 0} == GROUPS
             report = [*StatusReport(status=await read_status(settings, bus)).parts()]
@@ -137,6 +140,9 @@ async def test_each_job_that_waits_is_seen_with_its_reason(
             assert all(f"the job {group} waits in" in notices for group in GROUPS)
             checks = {check.name: check for check in await examine(settings)}
             assert {(checks[group].state, "waits since" in checks[group].found) for group in GROUPS} == {("warn", True)}
+            assert {(checks[name].state, "a job waits" in checks[name].found) for name in MODELS.values()} == {
+                ("warn", True)
+            }
             if name == "down":
                 model_server.always = None
                 found = await until(

@@ -246,6 +246,20 @@ async def test_a_bus_that_does_not_answer_is_counted_and_said_once(
     assert all("raise budget_ms" in line for line in said)
 
 
+def test_a_turn_behind_its_events_is_said_once_with_the_wait_and_the_next_step(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    adapter, _ = make(Bus(answer=ContextReply(id="r", text="old", stale_by=2)), budget_ms=60_000)
+    for chat in ("c1", "c2"):
+        adapter.context({**IDS, "chat_id": chat}, "Planner")
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "(2 events behind after " in line
+    assert "a budget of 60000 ms" in line
+    assert "raise budget_ms" in line
+    assert "within the budget" not in line
+    assert adapter.stats.stale_context == 2
+
+
 def test_a_turn_with_nothing_to_tell_lacks_nothing(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     adapter, _ = make(Bus(answer=ContextReply(id="r")))
     adapter.start_turn(IDS, "Planner")

@@ -11,8 +11,16 @@ from structlog.testing import capture_logs
 from tests.services.virtual_time import VirtualClock
 
 from graphweft_contracts import BusUnavailable, Transient
+from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.engine.usage.job_account import JobAccount
-from graphweft_workers.engine.usage.waits import JOB, WaitRecord, count_skips, forget_skips, wait_records
+from graphweft_workers.engine.usage.waits import (
+    JOB,
+    JOB_SHOWN_S,
+    WaitRecord,
+    count_skips,
+    forget_skips,
+    wait_records,
+)
 from graphweft_workers.ports.records import Records
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.lazy_logger import get_logger
@@ -240,3 +248,17 @@ async def test_a_worker_follows_an_erasure_of_all_that_it_counted(kept: Kept, ac
     assert skipped(record(kept)) == {}
     await account.goes_on(EVENTS)
     assert record(kept) is None
+
+
+async def test_a_wait_is_shown_until_a_slow_model_could_have_failed_again() -> None:
+    """Between two records of a wait are a try of an episode and a test request."""
+    now = SYSTEM_CLOCK.now().timestamp()
+    timeout_s = 1_000.0
+    settings = Settings(extractor_timeout_ms=int(timeout_s * 1000))
+    ages = {"w": JOB_SHOWN_S + 2 * timeout_s - 60, "ended": JOB_SHOWN_S + 2 * timeout_s + 1}
+    records = {
+        f"{JOB}episodes:{name}": WaitRecord(at=now - age, since=now - age, error="no answer", partitions=1).encode()
+        for name, age in ages.items()
+    }
+    [state] = await job_states(settings, records)
+    assert [each.worker for each in state.waits] == ["w"]

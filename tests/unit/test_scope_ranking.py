@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 from typing import Any, Final
 
@@ -430,3 +431,14 @@ def test_what_is_now_is_what_was_told_last(question: str, first: int) -> None:
     index = index_of(nodes)
     [best, *_] = rank(asked, [KindIndex(of=0, index=index)], Near())
     assert int(best.key) == first
+
+
+def test_a_session_is_as_long_as_its_turns_together() -> None:
+    """A rule may write any length that a node can have, and the sum of a session's is larger than each."""
+    nodes = [replace(turn(place, f"the kayak of day {place}"), length=2**31) for place in range(3)]
+    assert index_of(nodes).session_lengths.tolist() == [0, 3 * 2**31]
+    assert sorted(order("kayak", *nodes)) == [0, 1, 2]
+
+
+def test_nothing_is_found_where_nothing_is_searched() -> None:
+    assert rank(read_question("kayak", today=TODAY), [], Near(cosines={}, parts=frozenset())) == []

@@ -31,8 +31,8 @@ def _run() -> None:
         version, oldest = (".".join(map(str, each[:2])) for each in (sys.version_info, _OLDEST))
         sys.stderr.write(
             f"error: the graphweft command needs Python {oldest} or later, and this is {version}; with this Python, "
-            f"only the client works. Make the environment again: python{oldest} -m venv .venv. Or with uv: "
-            f"uvx --python {oldest} --from 'graphweft[embedded]' graphweft demo\n"
+            f"only the client works. Make the environment again: python{oldest} -m venv .venv. Or with uv, in a "
+            f"checkout: uvx --python {oldest} --from '.[embedded]' graphweft demo\n"
         )
         raise SystemExit(_code(arguments))
     if arguments[:1] == ["doctor"]:

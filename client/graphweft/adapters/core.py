@@ -567,7 +567,7 @@ class Adapter:
                 request.turn.context_id = request.reply.context_id or None
             reply, first, request.answered = request.reply, not request.answered, True
         if first:  # without the lock: log handlers may be user code
-            self._sender.answered(reply)
+            self._sender.answered(reply, self._budget_ms)
         return reply
 
     # In the adapter's thread

@@ -22,6 +22,7 @@ from graphweft.timing import CLIENT_TIMING, AdapterTiming
 from graphweft.transport import with_bus_step
 from graphweft_contracts import ContextReply, Event, ReasonCode, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_contracts.plurals import counted
 
 logger = logging.getLogger("graphweft.adapters")
 
@@ -95,8 +96,8 @@ class AdapterStats:
     without_context: int = 0
     """Requests without any context; each reason is logged once."""
     stale_context: int = 0
-    """Turns whose context lacks the effect of earlier events of the chat: workers did not apply them in time. It is
-    logged once."""
+    """Turns whose context lacks the effect of earlier events of the chat: workers had not applied them when it was
+    read. It is logged once."""
     missing_context: dict[ReasonCode, int] = field(default_factory=dict[ReasonCode, int])
     """Turns without context, or with a block missing, by reason."""
     refused_context: int = 0
@@ -210,15 +211,17 @@ class Sender:
         except Exception as error:  # noqa: BLE001 - the turn continues
             return self.without_context(error)
 
-    def answered(self, reply: ContextReply) -> None:
-        """Count the missing parts of a turn's context, and log each reason once."""
+    def answered(self, reply: ContextReply, budget_ms: float) -> None:
+        """Count the missing parts of a turn's context, which had ``budget_ms``, and log each reason once."""
         if reply.reason is not None:
             self.count("without_context")
         if reply.stale_by is not None:
             self.count("stale_context")
             self.warn_once(
-                "a turn's context lacks what the last events wrote: workers did not apply them within the budget",
-                f"{reply.stale_by} positions behind",
+                "a turn's context lacks what the last events wrote: workers had not applied them when it was read",
+                f"{counted(reply.stale_by, 'event')} behind after {reply.elapsed_ms:.0f} ms; of a budget of "
+                f"{budget_ms:.0f} ms a part is left for the queries: raise budget_ms, or see with `graphweft status` "
+                "whether workers are behind",
             )
         what = "turns without context" if reply.reason is not None else "turns with incomplete context"
         self._count_missing(self.stats.missing_context, what, reply, None)

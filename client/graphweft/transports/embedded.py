@@ -42,7 +42,7 @@ def embedded_socket(data: Path) -> Path:
 
 
 def runtime_folder(*, make: bool = False) -> Path:
-    """Return the folder of sockets whose own folders have long names; with ``make`` it is made.
+    """Return the folder for sockets whose data folder has too long a path; with ``make`` it is made.
 
     Raises ``InvalidSettings`` if it is a link or another user's, or others may write into it: a socket that
     another user puts there would get all events.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,10 @@ def ontology(rules: str = LIFE) -> Ontology:
     return found
 
 
+def chain(*types: str) -> str:
+    return "\n".join(f"  - {{type: {name}, depends_on: {above}}}" for name, above in pairwise(types))
+
+
 def said(*relations: str) -> Structure:
     names = sorted({name for each in relations for name in each.split()[::2]})
     return Structure.read({
@@ -47,7 +52,8 @@ def said(*relations: str) -> Structure:
     [
         ("  - {type: LIVES, single_valued: true}", "4:12: error unknown-type: type names the edge type 'LIVES'"),
         ("  - {type: USES, depends_on: WORK_FOR}", "4:30: error unknown-type: depends_on names the edge type "
-         "'WORK_FOR', which edge_types does not have (did you mean 'WORKS_FOR'?)"),
+         "'WORK_FOR', which edge_types does not have (did you mean 'WORKS_FOR'?): write that, or add it there"),
+        ("  - {type: USES, depends_on: TEACHES_AT}", "which edge_types does not have: add it there"),
         ("  - {type: USES}", "4:5: error missing-key: an item of edge_rules needs one of single_valued, symmetric"),
         ("  - {type: USES, single: true}", "4:18: error unknown-key: an item of edge_rules has no key 'single'"),
         ("  - {type: USES, single_valued: 1}", "4:33: error wrong-type: single_valued is 1: it must be true or false"),
@@ -55,13 +61,20 @@ def said(*relations: str) -> Structure:
         ("  - {type: USES, aliases: [A]}\n  - {type: SITS_IN, aliases: [A]}", "5:31: error duplicate-name: 'A' is"),
         ("  - {type: USES, aliases: [no-type]}", "4:28: error bad-name: invalid type name 'no-type'"),
         ("  - {type: USES, depends_on: USES}", "4:30: error circular-types: 'USES' depends on itself: name another"),
-        ("  - {type: USES, depends_on: SITS_IN}\n  - {type: SITS_IN, depends_on: USES}", "4:30: error circular-types"),
+        ("  - {type: USES, depends_on: SITS_IN}\n  - {type: SITS_IN, depends_on: USES}",
+         "4:30: error circular-types: 'USES' → 'SITS_IN' → 'USES' is a circle: remove one depends_on"),
+        ("  - {type: LIVES_IN, depends_on: USES}\n  - {type: USES, depends_on: SITS_IN}\n"
+         "  - {type: SITS_IN, depends_on: USES}", "circular-types: 'USES' → 'SITS_IN' → 'USES' is a circle"),
+        (chain(*["LIVES_IN", "MOVED_TO", "WORKS_FOR", "EMPLOYS", "MARRIED_TO", "SITS_IN"]),
+         "4:34: error circular-types: 'LIVES_IN' depends on a chain of 5 types, and at most 4 may follow"),
         ("  - {type: USES, inverse_of: USES}", "4:30: error conflicting-keys: 'USES' names itself: name the type"),
         ("  - {type: USES, inverse_of: SITS_IN}\n  - {type: SITS_IN, inverse_of: WORKS_FOR}",
          "4:30: error conflicting-keys: 'SITS_IN' is an inverse itself"),
         ("  - {type: USES, inverse_of: SITS_IN, single_valued: true}", "4:39: error conflicting-keys: 'USES' is"),
         ("  - {type: USES, symmetric: true, depends_on: SITS_IN}", "4:35: error conflicting-keys: 'USES' is symmetric"),
-        ("  - {type: USES, transition: USES}", "4:30: error conflicting-keys: a relation of 'USES' begins another one"),
+        ("  - {type: USES, transition: USES}", "4:30: error conflicting-keys: a transition cannot lead to its own"),
+        ("  - {type: USES, transition: SITS_IN}\n  - {type: SITS_IN, transition: WORKS_FOR}",
+         "4:30: error conflicting-keys: a transition cannot lead to a type that has a transition, as 'SITS_IN' has"),
         ("  - {type: EMPLOYS, inverse_of: WORKS_FOR}\n  - {type: USES, depends_on: EMPLOYS}",
          "5:30: error conflicting-keys: 'EMPLOYS' is stored as 'WORKS_FOR'"),
         ("  - {type: USES, single_valued: true, when_ended: end}", "error conflicting-keys: 'when_ended' goes with"),

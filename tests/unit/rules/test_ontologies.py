@@ -61,7 +61,8 @@ def test_without_both_there_is_no_ontology(content: str) -> None:
 @pytest.mark.parametrize("content", ["plain", TAGGED])
 @pytest.mark.parametrize("schema_id", ["agent_memory_v9", "", "Agent_Memory_V1"])
 def test_a_schema_that_does_not_exist_is_refused_with_those_that_do(schema_id: str, content: str) -> None:
-    with pytest.raises(OntologyError, match=r"unknown schema_id.*: use agent_memory_v1, or leave it out"):
+    said = r"unknown schema_id.*: use agent_memory_v1, or leave it out;.*after a restart"
+    with pytest.raises(OntologyError, match=said):
         resolve_ontology(schema_id, content)
     with pytest.raises(OntologyError, match="use agent_memory_v1, team_v1"):
         resolve_ontology(schema_id, content, ALL)

@@ -61,9 +61,8 @@ _STAYS: Final = (
     "The event log still holds the texts until it is trimmed; dead letters may hold them too (`graphweft dlq list`)"
 )
 _NOTHING_FOUND: Final = (
-    "nothing was found: check --app and the scope, of which `graphweft memory list` shows the latest memories, and the "
-    "words: without an embedder, only texts with one of them are found. `graphweft doctor` says whether another model "
-    "embedded the memories than the one that is set: then no search by vector finds them"
+    "nothing was found. `graphweft memory list` shows what this scope holds. Without an embedder, a text needs a word "
+    "of the question. `graphweft doctor` says whether another model than the one that is set embedded the memories"
 )
 DEFAULT_INDEX_TYPE: Final = "by words, and also by vector where the responder has an embedder"
 

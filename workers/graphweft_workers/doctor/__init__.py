@@ -6,6 +6,7 @@ import platform
 import shlex
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError, InvalidSettings, QueryFailed, channels
@@ -34,7 +35,7 @@ from graphweft_workers.wiring.connections import make_archive, make_bus, make_gr
 from graphweft_workers.wiring.consolidation import make_summariser
 from graphweft_workers.wiring.embedder import make_embedder, with_default_embedder
 from graphweft_workers.wiring.extractor import make_extractor
-from graphweft_workers.wiring.job_states import JobState, job_states
+from graphweft_workers.wiring.job_states import MODELS, JobState, job_states
 from graphweft_workers.wiring.policies import file_faults
 from graphweft_workers.wiring.query_check import check_queries
 from graphweft_workers.wiring.rules import load_rules
@@ -53,6 +54,7 @@ _BROKEN: Final = (
 )
 _MEND: Final = "events of other partitions go on; docs/operations.md says how a partition is mended"
 _AGAIN: Final = "try again; if it persists, look into the log of the server"
+_JOB: Final = "see the check of the job below"
 _MOST_GRAPHS: Final = 300
 _GRAPH_S: Final = 5.0
 
@@ -97,7 +99,7 @@ async def examine(settings: Settings, *, rights: str | None = None, app_id: str 
     if states.get("bus topic", "ok") == "ok":
         checks += await _services(settings)
         checks += await _archive(settings)
-        checks += await _memory(settings)
+        checks = await _memory(settings, checks)
     elif states["bus topic"] == "warn":
         checks.append(_no_worker("no mutation worker has ever run"))
     checks.append(await _responders(settings))
@@ -352,15 +354,22 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + (" and others" if len(names) > _MOST_NAMES else "")
 
 
-async def _memory(settings: Settings) -> list[Check]:
-    """Say whether the jobs of memory run, and what they wait for."""
+async def _memory(settings: Settings, checks: Sequence[Check]) -> list[Check]:
+    """Add whether the jobs of memory run, and what they wait for: also to the checks of the models that they ask."""
     try:
         async with aclosing(make_bus(settings)) as bus:
             records = (await bus.usage.after(None)).found
         states = await job_states(settings, records)
     except BusUnavailable as error:
-        return [_not_known(group, error) for group in jobs.groups(settings)]
-    return [check for state in states if (check := _job(state)) is not None]
+        return [*checks, *(_not_known(group, error) for group in jobs.groups(settings))]
+    reasons = {MODELS[each.group]: each.waits[0].reason for each in states if each.waits and each.group in MODELS}
+    found = [
+        replace(check, state="warn", found=f"{check.found}; a job waits: {reasons[check.name]}", advice=_JOB)
+        if check.state == "ok" and check.name in reasons
+        else check
+        for check in checks
+    ]
+    return [*found, *(check for state in states if (check := _job(state)) is not None)]
 
 
 def _job(state: JobState) -> Check | None:

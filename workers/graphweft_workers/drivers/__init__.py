@@ -32,13 +32,13 @@ _GRAPHS: Final[Mapping[str, str]] = {
 
 def bus_driver(url: str) -> BusDriver:
     """Return the driver for the URL of a bus. Raises ``InvalidSettings`` when there is none."""
-    driver: BusDriver = _driver(url, "graphweft.buses", _BUSES, "GRAPHWEFT_BUS_URL")
+    driver: BusDriver = _driver(url, "graphweft.buses", _BUSES)
     return driver
 
 
 def graph_driver(url: str) -> GraphDriver:
     """Return the driver for the URL of a graph server. Raises ``InvalidSettings`` when there is none."""
-    driver: GraphDriver = _driver(url, "graphweft.graphs", _GRAPHS, "GRAPHWEFT_GRAPH_URL")
+    driver: GraphDriver = _driver(url, "graphweft.graphs", _GRAPHS)
     return driver
 
 
@@ -65,7 +65,7 @@ def _name(url: str, folders: Mapping[str, str]) -> str:
     return folders.get(scheme, scheme)
 
 
-def _driver(url: str, group: str, folders: Mapping[str, str], variable: str) -> Any:
+def _driver(url: str, group: str, folders: Mapping[str, str]) -> Any:
     scheme = url.partition("://")[0]
     if folder := folders.get(scheme):
         return import_module(f"{__name__}.{folder}.driver").DRIVER
@@ -73,4 +73,4 @@ def _driver(url: str, group: str, folders: Mapping[str, str], variable: str) -> 
         return next(iter(found)).load()
     schemes = (*folders, *sorted(entry_points(group=group).names - folders.keys()))
     known = ", ".join(f"{name}://" for name in schemes if name not in _REFUSED)
-    raise InvalidSettings(f"{variable}: no driver is installed for this URL; expected one that begins with {known}")
+    raise InvalidSettings(f"no driver is installed for this URL; expected one that begins with {known}")

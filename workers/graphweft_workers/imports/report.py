@@ -29,7 +29,7 @@ class ImportReport:
     listed: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """Place and reason of the first ``MOST_LISTED`` refused items."""
     repeated: int = 0
-    """Items that are in the file before, with the same content."""
+    """Items that repeat an earlier one of the file."""
     without_zone: int = 0
     """Times without a zone, which are read as UTC."""
     left_out: Counter[str] = field(default_factory=Counter[str])

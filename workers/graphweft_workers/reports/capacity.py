@@ -285,9 +285,9 @@ class Capacity:
         yield (
             f"Assumed: {demand.rules} rules, {demand.event_bytes} bytes an event, {demand.queries} queries a request, "
             f"apps with rates by n^-{demand.skew:g}, processes used to {demand.use:.0%}, batches of {self._batch:,}. "
-            "Figures of docs/benchmarks.md, of one kind of processor; --measure has those of this machine. Workers "
-            "took 0.63 to 1.13 times the CPU of such a plan (row w there); what servers, gateways and responders take "
-            "is not confirmed."
+            "Figures of docs/benchmarks.md, of one kind of processor; --measure has those of this machine. Measured "
+            "workers needed 0.63 to 1.13 times what this plans (docs/benchmarks.md, row w); what servers, gateways and "
+            "responders need is not confirmed."
         )
         yield from (Notice(text) for text in self.warnings)
 

@@ -52,7 +52,7 @@ class StatusReport:
                 [(str(p.id), p.position, p.end, p.lag, p.owner or "none") for p in shown],
             )
         if not shown:
-            read = counted(len(partitions), "partition has a worker and no lag", "partitions have a worker and no lag")
+            read = counted(len(partitions), "partition has", "partitions have") + " a mutation worker and no lag"
             yield f"all {read}" if len(partitions) > 1 else read
         elif len(shown) < len(partitions):
             yield f"{counted(len(partitions) - len(shown), 'other partition')}; `graphweft status --json` shows all"

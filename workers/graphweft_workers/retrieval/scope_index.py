@@ -217,7 +217,7 @@ class ScopeIndex:
         self.after = array("I")
         self.sessions = array("I")
         """The session of each turn; 0 for other records."""
-        self.session_lengths = array("I", [0])
+        self.session_lengths = array("Q", [0])
         self._length_of_turns = 0
         self._last: dict[str, tuple[int, str]] = {}
         """The last turn of each thread, and its time."""
@@ -478,7 +478,7 @@ class ScopeIndex:
 
 def column(numbers: array[int]) -> Numbers:
     """Return a copy of the numbers of a column."""
-    return np.frombuffer(numbers, dtype=np.uint32).astype(np.int64)
+    return np.frombuffer(numbers, dtype=f"u{numbers.itemsize}").astype(np.int64)
 
 
 def _in_order(nodes: Iterable[IndexedNode]) -> list[IndexedNode]:

@@ -63,6 +63,8 @@ def rank(asked: RankedQuestion, parts: Sequence[KindIndex], near: Near, *, limit
     question could give at most, and by how much of the question its best hit holds. If nothing fits, all are below
     ``FITTING``; else the first hit that tells something has at least that.
     """
+    if not parts:
+        return []
     signals = find_signals(asked, parts, near, WEIGHTS, limit=limit)
     if not signals.candidates:
         return []

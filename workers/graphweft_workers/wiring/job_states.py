@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from graphweft_contracts import channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
 from graphweft_workers.engine.usage.waits import JOB, JOB_SHOWN_S, WaitRecord, wait_records
@@ -25,6 +26,13 @@ _SKIPS: Final[Mapping[str, str]] = {
     "events_lost": "events were trimmed from the bus before the job read them: trim with `graphweft trim` only",
 }
 _GOES_ON: Final = "its events wait in the log, and it goes on by itself once this is mended"
+MODELS: Final[Mapping[str, str]] = {
+    channels.MEMORY_GROUP: "embedder",
+    channels.CONSOLIDATION_GROUP: "summariser",
+    channels.VERDICTS_GROUP: "judge",
+    channels.EPISODES_GROUP: "extractor",
+}
+"""The model that a job asks, by the job's group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +43,7 @@ class JobWait:
     since: str
     partitions: int
     reason: str
-    next: str = _GOES_ON
+    next: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +97,18 @@ async def job_states(
 ) -> list[JobState]:
     """Return the jobs that the settings ask for, and others that have a record. Raises ``BusUnavailable``."""
     now = clock.now().timestamp()
+    shown_s = JOB_SHOWN_S + 2 * settings.extractor_timeout_ms / 1000  # a try of an episode and a test request
     of_group: dict[str, dict[str, WaitRecord]] = {group: {} for group in jobs.groups(settings)}
     asked = frozenset(of_group)
     for name, record in wait_records(records, JOB):
         group, _, worker = name.partition(":")
         of_group.setdefault(group, {})[worker] = record
     return [
-        JobState(group=group, **await _lag(settings, group, asked=group in asked), **_of_workers(workers, now))
+        JobState(
+            group=group,
+            **await _lag(settings, group, asked=group in asked),
+            **_of_workers(group, workers, now, shown_s),
+        )
         for group, workers in of_group.items()
     ]
 
@@ -109,11 +122,21 @@ async def _lag(settings: Settings, group: str, *, asked: bool) -> Mapping[str, A
     return {"lag": sum(each.lag for each in partitions), "partitions": len(partitions), "idle": idle}
 
 
-def _of_workers(workers: Mapping[str, WaitRecord], now: float) -> Mapping[str, Any]:
+def _next(group: str) -> str:
+    """Return what happens next: running workers keep their settings."""
+    if group not in MODELS:
+        return _GOES_ON
+    name = f"GRAPHWEFT_{MODELS[group].upper()}"
+    return f"{_GOES_ON}; if you change {name}, {name}_URL or {name}_API_KEY, restart the memory worker"
+
+
+def _of_workers(group: str, workers: Mapping[str, WaitRecord], now: float, shown_s: float) -> Mapping[str, Any]:
     waits = [
-        JobWait(worker=worker, since=each.since_text(), partitions=each.partitions, reason=each.error)
+        JobWait(
+            worker=worker, since=each.since_text(), partitions=each.partitions, reason=each.error, next=_next(group)
+        )
         for worker, each in workers.items()
-        if each.waits(now, JOB_SHOWN_S)
+        if each.waits(now, shown_s)
     ]
     skipped: Counter[tuple[str, str]] = Counter()
     for each in workers.values():

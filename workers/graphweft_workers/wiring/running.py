@@ -121,4 +121,6 @@ def _near(data: Path) -> Path | None:
 
 def _reason(error: Exception) -> str:
     words = " ".join(str(error).split())  # some drivers write several lines
+    for said in ("the bus is unavailable: ", "the graph server is unavailable: "):  # before the reason
+        words = words.removeprefix(said)
     return f"Reason: {words}" if words else f"Reason: no answer within {_ANSWER_S:.0f} s"

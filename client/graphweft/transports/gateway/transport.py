@@ -67,7 +67,9 @@ class GatewayTransport:
         self._append_s = timing.append_s
 
     async def append(self, events: Sequence[Outgoing]) -> list[str]:
-        """See ``Transport.append``. An unknown or expired token raises ``BusUnavailable``: it may be replaced."""
+        """See ``Transport.append``. An unknown or expired token raises ``BusUnavailable``: events wait,
+        because an operator may renew the token.
+        """
         check_sizes(events)
         positions: list[str] = []
         for count, body in _batches(events):

@@ -3,8 +3,8 @@
 An entry may have any id that is larger than the last one. After the largest of all ids a stream takes nothing. So a
 producer can end a stream, and no right on the server forbids that. Readers do not read ids that lie far ahead of the
 server's clock: nobody has a position behind them, and what came with such an id is appended anew when the stream is
-mended. It gets ids behind the last entry that is read. So the limit moves on with the clock: behind an entry right
-before a limit that does not, nothing would ever be read again.
+mended. The new ids follow the last readable entry. If the limit stood still, an entry just below it would leave no
+readable id, so the limit moves with the clock.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ JOB: Final = "job:"
 EFFECTS_SHOWN_S: Final = 60.0
 """A worker that could not write the effects stream in this time is named."""
 JOB_SHOWN_S: Final = 300.0
-"""The same of a job, which writes its record again at least every 72 s, unless its model takes long to answer."""
+"""The same of a job, which writes its record again at least every 72 s, and the time that its model takes to fail."""
 _LONGEST: Final = 300
 _MOST_APPS: Final = 1_000
 """Apps of a record, those of which most was left out."""

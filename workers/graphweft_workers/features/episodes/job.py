@@ -62,9 +62,9 @@ class EpisodesJob(Job):
     The id of the event derives from the episode, so a repetition is a duplicate. An episode that has an event or a dead
     letter is not sent to the model again.
 
-    While the extractor is unavailable, the job waits. An episode that fails has ``attempts`` tries with growing pauses.
-    If it still fails, but a test request succeeds, it becomes a dead letter with its original entry, and a retry reads
-    it again. Invalid episodes are skipped; the mutation worker reports them.
+    While the extractor is unavailable, or fails a test request after a try that failed, the job waits. An episode that
+    fails alone has ``attempts`` tries with growing pauses. Then it becomes a dead letter with its original entry, and a
+    retry reads it again. Invalid episodes are skipped; the mutation worker reports them.
     """
 
     group = channels.EPISODES_GROUP
@@ -217,7 +217,7 @@ class EpisodesJob(Job):
                 )
             except ExtractionFailed as error:
                 failed = error
-        await self._extractor.check()
+            await self._extractor.check()  # an outage is seen at the first try, however many there are
         letter = self._letter(task, failed)
         logger.error(
             "episode_not_extracted", event_id=task.seen.event.id, position=task.seen.position, letter=letter.id,

@@ -83,7 +83,7 @@ function page(found, rate, app) {
   if (found.rules.length) parts.push(sheet(table("Active rules", [
     { title: "App", header: true, cell: (row) => (row.app_id === "*" ? "all apps" : row.app_id) }, { title: "Rules", cell: (row) => el("code", {}, row.rules.slice(0, 12)) },
     { title: "Activation", number: true, cell: (row) => row.number }, { title: "Since", keep: true, cell: (row) => clock(row.since) }], found.rules), more(found, "rules")));
-  if (!busy.length) parts.push(el("section", { class: "sheet" }, el("details", {}, el("summary", {}, `${found.partitions.length === 1 ? "" : "All "}${counted(found.partitions.length, "partition has", "partitions have")} a worker and no lag`), partitions)));
+  if (!busy.length) parts.push(el("section", { class: "sheet" }, el("details", {}, el("summary", {}, `${found.partitions.length === 1 ? "" : "All "}${counted(found.partitions.length, "partition has", "partitions have")} a mutation worker and no lag`), partitions)));
   if (found.jobs?.length) parts.push(jobs(found.jobs));
   if (found.archive) parts.push(sheet(el("h2", {}, "Archive"), el("p", {}, archive(found.archive))));
   return parts;

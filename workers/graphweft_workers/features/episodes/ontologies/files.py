@@ -244,7 +244,7 @@ class _Checks(FormReader):
             for key in ("type", "inverse_of", "transition", "depends_on"):
                 if (name := given.text(key)) and name not in edges:
                     near = did_you_mean(name, edges)
-                    message = f"{key} names the edge type {name!r}, which edge_types does not have{near}: add it there"
+                    message = f"{key} names the edge type {name!r}, which edge_types does not have{near}: {_add(near)}"
                     self.error("unknown-type", message, given.place_of(key))
             if given.text("type") in edges:
                 items.setdefault(given.text("type"), given)
@@ -302,7 +302,9 @@ class _Checks(FormReader):
         if rule.transition is not None:
             into = rules.get(rule.transition, NO_RULE)
             if rule.transition == name or into.transition is not None:
-                message = f"a relation of {rule.transition!r} begins another one itself: name a type that begins none"
+                own = rule.transition == name
+                to = "its own type" if own else f"a type that has a transition, as {rule.transition!r} has"
+                message = f"a transition cannot lead to {to}: name another type, or remove transition"
                 self.error("conflicting-keys", message, given.place_of("transition"))
         if rule.depends_on is not None:
             if rules.get(rule.depends_on, NO_RULE).inverse_of is not None:
@@ -313,10 +315,14 @@ class _Checks(FormReader):
                 message = f"{name!r} depends on itself: name another type, or remove depends_on"
                 self.error("circular-types", message, given.place_of("depends_on"))
             elif level_of(name, rules) > LEVELS:
-                message = (
-                    f"{name!r} depends on itself by way of others, or on a chain of more than {LEVELS} types: depend "
-                    "on a type nearer to the beginning"
-                )
+                above = _above(name, rules)
+                circle = above[above.index(above[-1]) :]
+                message = f"{' → '.join(map(repr, circle))} is a circle: remove one depends_on"
+                if len(circle) == 1:
+                    message = (
+                        f"{name!r} depends on a chain of {len(above) - 1} types, and at most {LEVELS} may follow: "
+                        "depend on a type nearer to the beginning"
+                    )
                 self.error("circular-types", message, given.place_of("depends_on"))
 
     def names(self, values: Values, key: str, known: _Types, *more: str) -> tuple[str, ...]:
@@ -328,6 +334,21 @@ class _Checks(FormReader):
                 found.append(name)
                 continue
             near = did_you_mean(name, (*known, *more))
-            message = f"{key} names the {kind} type {name!r}, which {where} does not have{near}: add it there"
+            message = f"{key} names the {kind} type {name!r}, which {where} does not have{near}: {_add(near)}"
             self.error("unknown-type", message, place)
         return tuple(dict.fromkeys(found))
+
+
+def _add(near: str) -> str:
+    """Return what to do about a type that is missing; ``near`` names one that may be meant, if any."""
+    return "write that, or add it there" if near else "add it there"
+
+
+def _above(name: str, rules: Mapping[str, EdgeRule]) -> list[str]:
+    """Return a type and what it depends on, one through the other, up to the first type that comes again."""
+    found = {name: None}  # in order
+    while (above := rules.get(name, NO_RULE).depends_on) is not None:
+        if above in found:
+            return [*found, above]
+        name, found[above] = above, None
+    return list(found)

@@ -53,7 +53,10 @@ class Ontologies:
         if found is None:
             # Without the unknown id, because messages never quote events.
             near = did_you_mean(schema_id, self._by_id)
-            msg = f"unknown schema_id{near}: use {', '.join(self._by_id)}, or leave it out"
+            msg = (
+                f"unknown schema_id{near}: use {', '.join(self._by_id)}, or leave it out; "
+                "an ontology that was just added is known after a restart"
+            )
             raise OntologyError(msg)
         return found
 

@@ -59,25 +59,6 @@ class TestFalkorDB(SearchSuite):
     "test_what_an_update_does_not_give_stays",
 )
 class TestNeo4j(SearchSuite):
-    test_an_update_behind_an_erasure_restores_nothing = repeated(
-        SearchSuite.test_an_update_behind_an_erasure_restores_nothing
-    )
-    test_an_update_changes_what_a_memory_says_and_keeps_what_it_said = repeated(
-        SearchSuite.test_an_update_changes_what_a_memory_says_and_keeps_what_it_said
-    )
-    test_an_update_of_another_chat_or_of_nothing_has_no_effect = repeated(
-        SearchSuite.test_an_update_of_another_chat_or_of_nothing_has_no_effect
-    )
-    test_a_chain_of_updates_shows_what_was_said_at_each_time = repeated(
-        SearchSuite.test_a_chain_of_updates_shows_what_was_said_at_each_time
-    )
-    test_a_vector_of_an_earlier_text_has_no_effect = repeated(
-        SearchSuite.test_a_vector_of_an_earlier_text_has_no_effect
-    )
-    test_by_words_the_order_is_that_of_bm25_within_the_scope = repeated(
-        SearchSuite.test_by_words_the_order_is_that_of_bm25_within_the_scope
-    )
-
     @pytest.fixture
     def kit(self, on_neo4j: SearchKit) -> SearchKit:
         return on_neo4j

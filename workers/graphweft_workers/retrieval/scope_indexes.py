@@ -410,7 +410,7 @@ class ScopeIndexes:
             if not self._may_build(key, scope):  # since it is due, it was built, or a build was in vain
                 continue
             began = self.clock.monotonic()
-            if scope.bytes and self._displaced(key, scope) is None:  # as far as is known, it would be built in vain
+            if scope.bytes and self._giving_way(key, scope) is None:  # as far as is known, it would be built in vain
                 scope.not_before, scope.since = began + scope.pause_s, self._searches
                 continue
             self.builds += 1
@@ -475,11 +475,11 @@ class ScopeIndexes:
         self._check_size(size)
         self._drop(key)
         scope.bytes = size
-        if (displaced := self._displaced(key, scope)) is None:
+        if (evicted := self._giving_way(key, scope)) is None:
             raise Unfit("there is no room for its index beside those in use")
-        for each in displaced:
+        for each in evicted:
             self._drop(each)
-        self.evicted += len(displaced)
+        self.evicted += len(evicted)
         self._kept[key] = _Kept(
             index=index,
             version=now,
@@ -550,7 +550,7 @@ class ScopeIndexes:
         if kept is not None:
             self.bytes -= kept.bytes
 
-    def _displaced(self, key: _Key, scope: _Scope) -> Sequence[_Key] | None:
+    def _giving_way(self, key: _Key, scope: _Scope) -> Sequence[_Key] | None:
         """Return what makes room for a scope's index; None if it must not be kept.
 
         What was used since the scope was last to be built is in use: of two that are used in turn, one stays.

@@ -70,7 +70,7 @@ class Arrangers:
         workflows, none is compiled, because few may be used.
         """
         rules = self._rules.current(app_id)
-        workflows = frozenset(rules.workflows) if len(rules.workflows) <= _FEW_WORKFLOWS else frozenset()
+        workflows = frozenset(rules.workflows if len(rules.workflows) <= _FEW_WORKFLOWS else ())
         await asyncio.to_thread(self._make, rules, workflows)
 
     def _make(self, rules: RuleSet, workflows: frozenset[str]) -> Arranger:

@@ -201,7 +201,8 @@ async def test_the_warnings_of_an_outage_are_bounded(account: JobAccount) -> Non
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b"{}", b'{"at": 1, "since": 1e300, "error": ""}', b'{"at": 1, "since": "x", "error": ""}',
+    "body", [b"", b"[]", b"{}", b'{"at": 1, "since": 1e300, "error": ""}', b'{"at": 1, "since": 1e17, "error": ""}',
+             b'{"at": 1, "since": "x", "error": ""}',
              b'{"at": 1, "since": 0, "error": "", "skipped": {"a": {"b": "c"}}}']
 )  # fmt: skip
 def test_what_is_no_record_is_left_out(body: Any) -> None:
@@ -262,3 +263,21 @@ async def test_a_wait_is_shown_until_a_slow_model_could_have_failed_again() -> N
     }
     [state] = await job_states(settings, records)
     assert [each.worker for each in state.waits] == ["w"]
+
+
+async def test_names_of_many_apps_do_not_fill_an_account(kept: Kept, clock: VirtualClock, account: JobAccount) -> None:
+    await account.skips(Counter({("most", "text_refused"): 2}))
+    for batch in range(5):
+        clock.advance(1.0)
+        await account.skips(Counter({(f"app{batch}-{number}", "text_refused"): 1 for number in range(500)}))
+    found = record(kept)
+    assert found is not None
+    assert len(found.skipped) == len(account._skipped) == 1_000
+    assert {"most", "app4-0", "app4-499"} <= found.skipped.keys()
+
+
+async def test_any_text_of_an_error_is_written(kept: Kept, account: JobAccount) -> None:
+    await account.waits(EVENTS, Transient("bad \ud800"), 5.0)
+    found = record(kept)
+    assert found is not None
+    assert "bad \\ud800" in found.error

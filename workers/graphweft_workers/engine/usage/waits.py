@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from heapq import nlargest
 from typing import Any, Final, Self
 
 from pydantic_core import from_json, to_json
@@ -27,7 +28,7 @@ JOB_SHOWN_S: Final = 300.0
 """The same of a job, which writes its record again at least every 72 s, and the time that its model takes to fail."""
 _LONGEST: Final = 300
 _MOST_APPS: Final = 1_000
-"""Apps of a record, those of which most was left out."""
+"""Apps of a record, those of which most was left out: who may name any app could fill it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,20 +48,27 @@ class WaitRecord:
     """By app: the Unix time of the last time."""
 
     def recent(self, now: float) -> dict[str, Counter[str]]:
-        """Return what was left out of apps that had some of it in the last week."""
-        return {
+        """Return what was left out of apps that had some of it in the last week: of many apps, of those with most."""
+        found = {
             app_id: counts
             for app_id, counts in self.skipped.items()
             if self.skipped_at.get(app_id, self.at) >= now - FORGOTTEN_S
         }
+        if len(found) <= _MOST_APPS:
+            return found
+
+        def rank(item: tuple[str, Counter[str]]) -> tuple[int, float]:
+            app_id, counts = item
+            return counts.total(), self.skipped_at.get(app_id, self.at)
+
+        return dict(nlargest(_MOST_APPS, found.items(), key=rank))
 
     def encode(self) -> bytes:
         """Return the record."""
-        most = sorted(self.skipped.items(), key=lambda item: -item[1].total())[:_MOST_APPS]
+        error = self.error[:_LONGEST].encode("utf-8", "backslashreplace").decode()  # a model's answer may be in it
         return to_json(
-            {"at": self.at, "since": self.since, "error": self.error[:_LONGEST], "partitions": self.partitions,
-             "skipped": dict(most),
-             "skipped_at": {app_id: self.skipped_at[app_id] for app_id, _ in most if app_id in self.skipped_at}}
+            {"at": self.at, "since": self.since, "error": error, "partitions": self.partitions,
+             "skipped": self.skipped, "skipped_at": self.skipped_at}
         )  # fmt: skip
 
     @classmethod
@@ -78,7 +86,8 @@ class WaitRecord:
                 skipped_at={str(app_id): float(at) for app_id, at in raw.get("skipped_at", {}).items()},
             )  # fmt: skip
             found.since_text()
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        # OSError: a time beyond all calendars.
+        except (KeyError, TypeError, AttributeError, OverflowError, OSError) as error:
             raise ValueError("the value is not a record of a wait") from error
         return found
 

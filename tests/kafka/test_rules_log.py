@@ -593,12 +593,14 @@ mutation_rules:
       - {id: joined, cypher: "MERGE (a:Alpha {k: $k}) SET a:Beta", params: {k: $event.k}}
 """,
 }
+OTHERS = {f"Other{number}/graph_injection.yaml": JOINED["Joins/graph_injection.yaml"] for number in range(4)}
+"""A worker compiles few workflows before the first event, and none of many."""
 
 
 @pytest.mark.soak("kafka")
 async def test_workflows_that_are_compiled_one_after_the_other_share_nodes(stack: Stack) -> None:
     """A worker that never compiled the workflow that joined two labels keeps the order of their rows."""
-    rules = compiled({name: text.encode() for name, text in JOINED.items()})
+    rules = compiled({name: text.encode() for name, text in (JOINED | OTHERS).items()})
 
     def keyed(number: int, workflow: str) -> Outgoing:
         made = Event.create(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Annotated, Any, Final
@@ -21,7 +21,9 @@ from graphweft_workers.telemetry.metrics import MODEL_CALLS, MODEL_DURATION, MOD
 
 _REFUSALS: Final = frozenset({400, 413, 422})
 """May be about the content of a request; others are about the key (401), the model (404) or a quota (429)."""
-_SOON: Final = frozenset({408, 409, 425, 429})
+_BUSY: Final = 429
+"""The status of an endpoint that had too many requests, whatever is in them."""
+_SOON: Final = frozenset({408, 409, 425, _BUSY})
 _FENCE: Final = re.compile(r"^\s*```[A-Za-z]*\s*\n(.*?)\n?\s*```\s*$", re.DOTALL)
 _USAGE: Final = re.compile(rb'"(prompt_tokens|completion_tokens)"\s*:\s*([0-9]{1,12})')
 _DIRECTIONS: Final = {b"prompt_tokens": "input", b"completion_tokens": "output"}
@@ -51,6 +53,11 @@ class EndpointUnavailable(Transient):
         self.status = status
         self.sent = sent
         self.timed_out = timed_out
+
+    @property
+    def may_be_of_content(self) -> bool:
+        """Whether what was sent may be the cause: not if it was not sent, or the endpoint had too many requests."""
+        return self.sent and self.status != _BUSY
 
 
 class EndpointRefused(Permanent):
@@ -185,6 +192,16 @@ async def ask_for_json[T](
         if answer is not None:
             return answer
     return None
+
+
+async def fails_alone(error: EndpointUnavailable, test: Callable[[], Awaitable[object | None]]) -> bool:
+    """Tell whether an endpoint that failed does so for what was sent, but answers a test; None is no answer."""
+    if not error.may_be_of_content:
+        return False
+    try:
+        return await test() is not None
+    except EndpointUnavailable:
+        return False
 
 
 def _failure(url: str, answer: httpx.Response) -> EndpointUnavailable | EndpointRefused:

@@ -20,7 +20,7 @@ from graphweft_workers.features.memory.summariser import (
     Summary,
 )
 from graphweft_workers.support.lazy_logger import get_logger
-from graphweft_workers.support.model_endpoint import Endpoint, EndpointUnavailable, ask_for_json, bearer
+from graphweft_workers.support.model_endpoint import Endpoint, EndpointUnavailable, ask_for_json, bearer, fails_alone
 from graphweft_workers.support.timing import TIMING
 
 logger = get_logger("graphweft.memory")
@@ -31,8 +31,6 @@ _MOST: Final = 1_000
 """Limit of facts, and of preferences, in one event."""
 _TRIES: Final = 5
 """How often an endpoint may fail for a conversation while it answers others."""
-_BUSY: Final = 429
-"""The status of an endpoint that has had too many requests, whatever is in them."""
 _PROBE: Final = '[{"number": 1, "role": "user", "by": "user", "time": "2026-01-01T09:00:00Z", "text": "I like tea."}]'
 """A conversation that every model accepts."""
 _TASK: Final = """\
@@ -111,12 +109,9 @@ class OpenAISummariser(Summariser):
     async def summarise(self, messages: Sequence[MemoryText], *, scope: MemoryScope) -> Summary:
         try:
             answer = await self._answer(_as_json(messages, self._characters))
-        except SummariserUnavailable as error:
-            cause = error.__context__
-            if not isinstance(cause, EndpointUnavailable) or not cause.sent or cause.status == _BUSY:
-                raise
-            if not await self._answers():
-                raise
+        except EndpointUnavailable as error:
+            if not await fails_alone(error, lambda: self._answer(_PROBE)):
+                raise _unavailable(error) from error.__cause__
             tries = self._failed.pop(messages[0].id, 0) + 1
             if tries < _TRIES:
                 self._failed[messages[0].id] = tries
@@ -125,7 +120,11 @@ class OpenAISummariser(Summariser):
             logger.warning("summary_without_model", model=self._model, instead=self._instead.model, error=str(error))
             return await self._instead.summarise(messages, scope=scope)
         if answer is None:
-            if await self._answer(_PROBE) is None:
+            try:
+                tested = await self._answer(_PROBE)
+            except EndpointUnavailable as error:
+                raise _unavailable(error) from error.__cause__
+            if tested is None:
                 message = (
                     f"{self._endpoint.url}/chat/completions returns no summary in JSON, also for a test conversation: "
                     f"check that the model {self._model!r} follows instructions and has a JSON mode"
@@ -144,18 +143,13 @@ class OpenAISummariser(Summariser):
     async def aclose(self) -> None:
         await self._endpoint.aclose()
 
-    async def _answers(self) -> bool:
-        try:
-            return await self._answer(_PROBE) is not None
-        except SummariserUnavailable:
-            return False
-
     async def _answer(self, conversation: str) -> _Answer | None:
-        """Return the model's answer; None if it has none for this conversation."""
-        try:
-            return await ask_for_json(self._endpoint, self._model, task=_TASK, given=conversation, read=_checked)
-        except EndpointUnavailable as error:
-            raise SummariserUnavailable(str(error), retry_after_s=error.retry_after_s) from error.__cause__
+        """Return the model's answer; None if it has none for this conversation. Raises ``EndpointUnavailable``."""
+        return await ask_for_json(self._endpoint, self._model, task=_TASK, given=conversation, read=_checked)
+
+
+def _unavailable(error: EndpointUnavailable) -> SummariserUnavailable:
+    return SummariserUnavailable(str(error), retry_after_s=error.retry_after_s)
 
 
 def _as_json(messages: Sequence[MemoryText], characters: int) -> str:

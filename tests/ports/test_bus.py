@@ -17,6 +17,7 @@ import structlog
 from tests.services.bus_kits import KafkaBusKit, RedisBusKit, redis_bus_kit
 from tests.services.kafka import KafkaServer
 from tests.services.layouts import spread
+from tests.services.tiers import repeats
 from tests.services.waiting import until
 
 from graphweft_contracts import BusUnavailable, InvalidSettings, channels, wire
@@ -73,15 +74,12 @@ class TestRedis(BusSuite):
         await keeper.aclose()
 
 
+@repeats(BusSuite, "test_an_outage_is_said_and_passes")
 class TestKafka(BusSuite):
     @pytest_asyncio.fixture
     async def kit(self, kafka_url: str, kafka: KafkaServer) -> AsyncIterator[BusKit]:
         async with contextlib.aclosing(KafkaBusKit(kafka)) as kit:
             yield kit
-
-    @pytest.mark.long
-    async def test_an_outage_is_said_and_passes(self, own_kit: BusKit) -> None:
-        await super().test_an_outage_is_said_and_passes(own_kit)
 
 
 async def test_before_reads_two_entries_of_any_size(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

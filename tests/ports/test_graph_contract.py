@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 from tests.services.graph_kits import FalkorDBKit, Neo4jKit, graph_kit, own_graph_kit
 from tests.services.neo4j import Neo4jServer
+from tests.services.tiers import repeats
 
 from graphweft_workers.engine.plan.digest import read_digest
-from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.testing.suites.graph_kit import APP, GraphKit
 from graphweft_workers.testing.suites.graph_read_suite import CONTENT
 from graphweft_workers.testing.suites.graph_suite import GraphSuite
@@ -30,6 +30,11 @@ class TestFalkorDB(GraphSuite):
             yield kit
 
 
+@repeats(
+    GraphSuite,
+    "test_a_server_that_crashes_keeps_what_it_acknowledged_and_comes_back",
+    "test_the_writes_of_a_former_owner_change_nothing",
+)
 class TestNeo4j(GraphSuite):
     @pytest.fixture
     def kit(self, request: pytest.FixtureRequest) -> GraphKit:
@@ -39,14 +44,6 @@ class TestNeo4j(GraphSuite):
     async def own_kit(self) -> AsyncIterator[GraphKit]:
         async with own_graph_kit("neo4j") as kit:
             yield kit
-
-    @pytest.mark.long
-    async def test_a_server_that_crashes_keeps_what_it_acknowledged_and_comes_back(self, own_kit: GraphKit) -> None:
-        await super().test_a_server_that_crashes_keeps_what_it_acknowledged_and_comes_back(own_kit)
-
-    @pytest.mark.long
-    async def test_the_writes_of_a_former_owner_change_nothing(self, kit: GraphKit, graph: GraphStore) -> None:
-        await super().test_the_writes_of_a_former_owner_change_nothing(kit, graph)
 
 
 async def test_the_same_content_has_the_same_digest_on_falkordb_and_neo4j(url: str, neo4j_server: Neo4jServer) -> None:

@@ -25,6 +25,7 @@ from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 from tests.services.memories import empty_neo4j
 from tests.services.request_kits import KafkaRequestKit, RedisRequestKit, redis_request_kit
+from tests.services.tiers import repeats
 from tests.services.waiting import turns, until
 
 from graphweft.transport import MAX_CONTEXT_BYTES, read_reply
@@ -78,14 +79,11 @@ class TestRedis(RequestSuite):
             yield own
 
 
+@repeats(RequestSuite, "test_a_bus_that_restarts_under_load_is_survived")
 class TestKafka(RequestSuite):
     @pytest.fixture
     def kit(self, kafka: KafkaServer, kafka_url: str) -> RequestKit:
         return KafkaRequestKit(kafka_url, kafka)
-
-    @pytest.mark.long
-    async def test_a_bus_that_restarts_under_load_is_survived(self, kit: RequestKit) -> None:
-        await super().test_a_bus_that_restarts_under_load_is_survived(kit)
 
 
 RULES = """

@@ -82,7 +82,7 @@ class MutationWorker:
                 bus.effects, bus.usage, name=name, keep=effects_keep, clock=clock, timing=timing.effects
             )
             letters = self._effects.counting(letters)
-        self._state = state = WorkerState(
+        state = WorkerState(
             log=bus.log,
             partitions=bus.partitions,
             letters=LetterQuota(letters, self._usage, lambda app_id: quotas(app_id).dead_letters),
@@ -101,6 +101,7 @@ class MutationWorker:
             timing=timing,
             obstacle=obstacle,
         )
+        self._arrangers = state.arrangers
         self._parts = PartitionParts(
             bus=bus,
             graph=graph,
@@ -159,7 +160,7 @@ class MutationWorker:
     async def _open(self, lease: Lease, run: str) -> Partition:
         await self._rules.refresh()
         if self._warming is None or (self._warming.done() and self._warming.exception() is not None):
-            self._warming = asyncio.create_task(self._state.arrangers.warm(ALL_APPS))
+            self._warming = asyncio.create_task(self._arrangers.warm(ALL_APPS))
         await asyncio.shield(self._warming)
         opening = await self._opening.open(lease.number, run)
         await self._usage.open(lease.number)

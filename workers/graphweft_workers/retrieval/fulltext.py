@@ -27,7 +27,7 @@ MOST_TEXTS: Final = 1_000
 _STEP: Final = 5_000
 """Characters of texts that are read before the event loop runs other tasks: 1 to 3 us for each word."""
 _EACH: Final = 25
-"""A candidate alone takes as long as so many characters of a text, and so do its terms for each so many characters."""
+"""A candidate counts as so many characters of a text; so many characters of stored terms count as one."""
 
 
 async def by_words(

@@ -117,7 +117,6 @@ def _may_share(write: Write) -> bool:
 
 def _sequence(writes: Sequence[Write]) -> tuple[str, ...]:
     """Return what the text of a shared query is made of."""
-    forms = [write.batch_query_for(FALKORDB) for write in writes]
     if are_single(writes):
         return tuple(write.query.statement for write in writes if write.query)
-    return tuple(form.statement for form in forms if form)
+    return tuple(form.statement for write in writes if (form := write.batch_query_for(FALKORDB)))

@@ -209,7 +209,7 @@ BIND: Final[Mapping[str, str]] = {
         for name in BOUND
     }),
 }  # fmt: skip
-_CHANGED: Final = "r.changed_in = CASE WHEN $episode = '' THEN null ELSE $episode END"
+_ALSO: Final = ", r.changed_in = CASE WHEN $episode = '' THEN null ELSE $episode END"
 
 
 def _end(level: int) -> str:
@@ -223,7 +223,6 @@ def _end(level: int) -> str:
     )
 
 
-_ALSO: Final = f", {_CHANGED}"
 END: Final[Mapping[str, str]] = {
     "succeed_relations": f"UNWIND $keys AS key {_SUCCEED}{_ALSO}",
     **{f"end_relations_{level}": _end(level) for level in range(LEVELS + 1)},

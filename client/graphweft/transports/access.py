@@ -71,7 +71,7 @@ class ServerLogin:
 
 
 def secure(scheme: str) -> str:
-    """Return the scheme of the same server with TLS; the same one if it has it, or has no other."""
+    """Return the scheme that reaches the server with TLS; the given one if it has TLS, or none has."""
     return SECURE.get(scheme, scheme)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -21,6 +22,7 @@ from graphweft_workers.engine.usage.waits import (
     forget_skips,
     wait_records,
 )
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.records import Records
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.lazy_logger import get_logger
@@ -49,6 +51,11 @@ class Kept:
 
     async def after(self, mark: int | None) -> Records:
         return Records(found=dict(self.found), mark=0)
+
+
+def bus_of(kept: Kept) -> Bus:
+    """A bus of which only the records are read."""
+    return cast(Bus, SimpleNamespace(usage=kept))
 
 
 @pytest.fixture
@@ -220,7 +227,7 @@ async def test_what_was_left_out_of_an_app_is_forgotten_a_week_after_the_last_ti
     found = record(kept)
     assert found is not None
     assert found.recent(clock.now().timestamp()).keys() == {"new"}
-    states = await job_states(Settings(), kept.found, clock=clock)
+    states = await job_states(Settings(), bus_of(kept), clock=clock)
     assert [each.app_id for state in states for each in state.skips] == ["new"]
     await account.skips(Counter({("new", "text_refused"): 1}))
     assert skipped(record(kept)) == {"new": {"text_refused": 2}}
@@ -261,7 +268,9 @@ async def test_a_wait_is_shown_until_a_slow_model_could_have_failed_again() -> N
         f"{JOB}episodes:{name}": WaitRecord(at=now - age, since=now - age, error="no answer", partitions=1).encode()
         for name, age in ages.items()
     }
-    [state] = await job_states(settings, records)
+    kept = Kept()
+    kept.found |= records
+    [state] = await job_states(settings, bus_of(kept))
     assert [each.worker for each in state.waits] == ["w"]
 
 

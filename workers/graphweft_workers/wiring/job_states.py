@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -12,9 +11,9 @@ from graphweft_contracts import channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
 from graphweft_workers.engine.usage.waits import JOB, JOB_SHOWN_S, WaitRecord, wait_records
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring import features as jobs
-from graphweft_workers.wiring.connections import make_bus
 
 _SKIPS: Final[Mapping[str, str]] = {
     "text_refused": "texts have no vector, because the embedder refuses them: searches find them by words and time; "
@@ -92,10 +91,9 @@ class JobState:
         return found
 
 
-async def job_states(
-    settings: Settings, records: Mapping[str, bytes], *, clock: Clock = SYSTEM_CLOCK
-) -> list[JobState]:
+async def job_states(settings: Settings, bus: Bus, *, clock: Clock = SYSTEM_CLOCK) -> list[JobState]:
     """Return the jobs that the settings ask for, and others that have a record. Raises ``BusUnavailable``."""
+    records = (await bus.usage.after(None)).found
     now = clock.now().timestamp()
     shown_s = JOB_SHOWN_S + 2 * settings.extractor_timeout_ms / 1000  # a try of an episode and a test request
     of_group: dict[str, dict[str, WaitRecord]] = {group: {} for group in jobs.groups(settings)}
@@ -106,18 +104,17 @@ async def job_states(
     return [
         JobState(
             group=group,
-            **await _lag(settings, group, asked=group in asked),
+            **await _lag(bus, group, asked=group in asked),
             **_of_workers(group, workers, now, shown_s),
         )
         for group, workers in of_group.items()
     ]
 
 
-async def _lag(settings: Settings, group: str, *, asked: bool) -> Mapping[str, Any]:
+async def _lag(bus: Bus, group: str, *, asked: bool) -> Mapping[str, Any]:
     if not asked:
         return {"lag": None, "partitions": 0, "idle": []}
-    async with aclosing(make_bus(settings, group=group)) as bus:
-        partitions = await bus.partitions.status()
+    partitions = await bus.partitions.status(group=group)
     idle = [each.id for each in partitions if each.owner is None]
     return {"lag": sum(each.lag for each in partitions), "partitions": len(partitions), "idle": idle}
 

@@ -483,7 +483,7 @@ async def test_responders_drop_their_rows_of_the_app_and_of_no_other(app: Archiv
         done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes")
         assert done.code == 0, done.err + done.out
         await responder.purges.follow()
-        assert {key[0] for key in responder.cache._entries} == {"shop_x"}
+        assert {app_id for app_id, _ in responder.cache._entries} == {"shop_x"}
 
 
 @pytest.mark.long("neo4j")

@@ -10,6 +10,7 @@ from typing import Any, Final
 from graphweft_contracts import channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
+from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.usage.waits import JOB, JOB_SHOWN_S, WaitRecord, wait_records
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.settings.settings import Settings
@@ -24,6 +25,7 @@ _SKIPS: Final[Mapping[str, str]] = {
     "worker names them",
     "events_lost": "events were trimmed from the bus before the job read them: trim with `graphweft trim` only",
 }
+_MOST_NAMES: Final = 10
 _GOES_ON: Final = "its events wait in the log, and it goes on by itself once this is mended"
 MODELS: Final[Mapping[str, str]] = {
     channels.MEMORY_GROUP: "embedder",
@@ -71,6 +73,8 @@ class JobState:
     """How many there are; 0 if these settings do not ask for the job."""
     idle: Sequence[int]
     """Partitions that no worker of it reads; empty likewise."""
+    behind: Sequence[str]
+    """Apps that wait while others go on; empty likewise."""
     waits: Sequence[JobWait]
     skips: Sequence[JobSkips]
 
@@ -85,6 +89,9 @@ class JobState:
             f"{each.worker}): {each.reason}; {each.next}"
             for each in self.waits
         ]
+        if self.behind:
+            apps = ", ".join(self.behind[:_MOST_NAMES]) + (" and others" if len(self.behind) > _MOST_NAMES else "")
+            found.append(f"the job {self.group} goes on without {apps}: their events wait")
         if self.idle and self.lag:
             idle = counted(len(self.idle), "partition has", "partitions have")
             found.append(f"the job {self.group}: {idle} no worker: start `graphweft run memory`")
@@ -113,10 +120,12 @@ async def job_states(settings: Settings, bus: Bus, *, clock: Clock = SYSTEM_CLOC
 
 async def _lag(bus: Bus, group: str, *, asked: bool) -> Mapping[str, Any]:
     if not asked:
-        return {"lag": None, "partitions": 0, "idle": []}
+        return {"lag": None, "partitions": 0, "idle": [], "behind": []}
     partitions = await bus.partitions.status(group=group)
     idle = [each.id for each in partitions if each.owner is None]
-    return {"lag": sum(each.lag for each in partitions), "partitions": len(partitions), "idle": idle}
+    behind = sorted({app_id for each in partitions for app_id in PositionNote.decode(each.note).parked})
+    lag = sum(each.lag for each in partitions)
+    return {"lag": lag, "partitions": len(partitions), "idle": idle, "behind": behind}
 
 
 def _next(group: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from tests.services.virtual_time import VirtualClock
 
 from graphweft_contracts import BusUnavailable, Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_workers.engine.log.position_note import ParkedApp, PositionNote
 from graphweft_workers.engine.usage.job_account import JobAccount
 from graphweft_workers.engine.usage.waits import (
     JOB,
@@ -23,6 +24,7 @@ from graphweft_workers.engine.usage.waits import (
     wait_records,
 )
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.ports.records import Records
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.lazy_logger import get_logger
@@ -53,9 +55,13 @@ class Kept:
         return Records(found=dict(self.found), mark=0)
 
 
-def bus_of(kept: Kept) -> Bus:
-    """A bus of which only the records are read."""
-    return cast(Bus, SimpleNamespace(usage=kept))
+def bus_of(kept: Kept, *partitions: PartitionStatus) -> Bus:
+    """A bus of which only the records and the state of partitions are read."""
+
+    async def status(*, group: str) -> Sequence[PartitionStatus]:
+        return partitions
+
+    return cast(Bus, SimpleNamespace(usage=kept, partitions=SimpleNamespace(status=status)))
 
 
 @pytest.fixture
@@ -272,6 +278,17 @@ async def test_a_wait_is_shown_until_a_slow_model_could_have_failed_again() -> N
     kept.found |= records
     [state] = await job_states(settings, bus_of(kept))
     assert [each.worker for each in state.waits] == ["w"]
+
+
+async def test_apps_that_wait_while_others_go_on_are_named(kept: Kept) -> None:
+    note = PositionNote(parked={"shop": ParkedApp(at="4", why="waits")}, done="9").encode()
+    one, other = (
+        PartitionStatus(id=number, position="4", end="9", lag=5, owner="w", written=9, trimmed=0, note=each)
+        for number, each in enumerate((note, ""))
+    )
+    [state] = await job_states(Settings(embedder="hash:8"), bus_of(kept, one, other))
+    assert (state.behind, state.lag) == (["shop"], 10)
+    assert state.notices() == ["the job graphweft-memory goes on without 1 app that waits: shop"]
 
 
 async def test_names_of_many_apps_do_not_fill_an_account(kept: Kept, clock: VirtualClock, account: JobAccount) -> None:

@@ -542,8 +542,8 @@ class ScopeIndexes:
         """
         found = list[_Key]()
         apps: dict[str, int] = {own: size}
-        for (app_id, *_), kept in self._kept.items():
-            apps[app_id] = apps.get(app_id, 0) + kept.bytes
+        for (app_id, *_), there in self._kept.items():
+            apps[app_id] = apps.get(app_id, 0) + there.bytes
         share = self.limit // len(apps)
         beyond = {app_id for app_id, all_bytes in apps.items() if all_bytes > share}
         oldest: dict[str, deque[_Key]] = {app_id: deque() for app_id in beyond}

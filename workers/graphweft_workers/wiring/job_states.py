@@ -90,8 +90,9 @@ class JobState:
             for each in self.waits
         ]
         if self.behind:
-            apps = ", ".join(self.behind[:_MOST_NAMES]) + (" and others" if len(self.behind) > _MOST_NAMES else "")
-            found.append(f"the job {self.group} goes on without {apps}: their events wait")
+            some = ", ".join(self.behind[:_MOST_NAMES]) + (" and others" if len(self.behind) > _MOST_NAMES else "")
+            waiting = counted(len(self.behind), "app that waits", "apps that wait")
+            found.append(f"the job {self.group} goes on without {waiting}: {some}")
         if self.idle and self.lag:
             idle = counted(len(self.idle), "partition has", "partitions have")
             found.append(f"the job {self.group}: {idle} no worker: start `graphweft run memory`")

@@ -92,7 +92,7 @@ class MemoryLog:
         if all(_number(done.offset) == len(log) for done, log in zip(self._committed, self._entries, strict=True)):
             self._at_end()
 
-    async def status(self) -> Sequence[PartitionStatus]:
+    async def status(self, *, group: str = "") -> Sequence[PartitionStatus]:
         return [
             PartitionStatus(
                 id=number,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.neo4j.test_consolidation import PARTITIONS, events, mutations, put, replayed
 from tests.neo4j.test_memory_events import APP, event, rows, store
-from tests.neo4j.test_statements import said
+from tests.neo4j.test_statements import DAY, said
 from tests.redis.test_memory_worker import working
 from tests.services.buses import applied
 from tests.services.layouts import spread
@@ -32,7 +32,7 @@ from graphweft_workers.features.memory.verdicts import VerdictsJob
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import retry_entry
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.ports.job import JobEvent
+from graphweft_workers.ports.job import AppWait, JobEvent
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 __all__ = ("model_server", "store")
@@ -303,36 +303,35 @@ async def test_an_app_whose_graph_is_behind_keeps_no_other_one_back(
         VerdictsJob(worked.store, redis_bus(url, new=spread(PARTITIONS)), OpenAIJudge(model_server.url, "m"))
     ) as job:
         made: list[Any] = []
-
-        async def handle() -> None:
-            async for some in job.handle(seen):
+        for _ in range(3):
+            async for some in job.handle([each for each in seen if not each.done]):
                 made.extend(some)
-
-        for _ in range(3):
-            with pytest.raises(MutationsBehind, match="'slow'"):
-                await handle()
-    assert len(made) == len(model_server.requests) == len(USERS)
+    waits = [each for each in made if isinstance(each, AppWait)]
+    assert [(each.app_id, type(each.error)) for each in waits] == [("slow", MutationsBehind)] * 3
+    assert len(made) - len(waits) == len(model_server.requests) == len(USERS)
 
 
-async def test_verdicts_that_the_bus_did_not_take_are_not_asked_for_again(
-    url: str, worked: Worked, model_server: ModelServer
+async def test_a_statement_that_was_compared_is_not_compared_again_for_its_neighbour(
+    worked: Worked, model_server: ModelServer
 ) -> None:
+    """Both are of one event."""
     model_server.answer = answering(lying)
-    await worked.apply(*of_users(*USERS))
-    seen = [
-        JobEvent(event=entry.event(), position=f"{number}:{entry.offset}", entry=entry)
-        for number in range(PARTITIONS)
-        for entry in await worked.bus.log.after(number, "", limit=100)
-    ]
-    async with aclosing(
-        VerdictsJob(worked.store, redis_bus(url, new=spread(PARTITIONS)), OpenAIJudge(model_server.url, "m"))
-    ) as job:
-        for _ in range(3):
-            async with aclosing(job.handle(seen)) as made:
-                first = await anext(made)
-        again = [event for some in [some async for some in job.handle(seen)] for event in some]
-    assert again[: len(first)] == list(first)
-    assert len(again) == len(model_server.requests) == len(USERS)
+    model_server.fails = lambda request: (
+        Failure.error(500, headers={"retry-after-ms": "20"})
+        if '"new": {"time"' in (asked := request.body["messages"][-1]["content"])
+        and "Porto" in asked.split("candidates")[0]
+        else None
+    )
+    await worked.apply(
+        *told("I work for Acme."),
+        event("memory.add", 5, {"user_id": "u1", "messages": [
+            {"role": "user", "text": text} for text in (FIRST_DAY, "My new work is in Porto.")
+        ]}, chat="chat of u1", at=DAY),
+    )  # fmt: skip
+    await worked.write()
+    asked = [request.body["messages"][-1]["content"] for request in model_server.requests]
+    assert sum("Borealis" in each.split("candidates")[0] for each in asked) == 1
+    assert sum("Porto" in each.split("candidates")[0] for each in asked) == 5
 
 
 @pytest.mark.long("neo4j")

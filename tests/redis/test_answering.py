@@ -955,7 +955,7 @@ async def test_a_block_says_how_it_came_about(graph: FalkorDBStore, rules: RuleS
             if cached:
                 await warm(pipeline, "Sources")
             else:
-                pipeline.cache._entries.clear()
+                pipeline.cache.purge()
             reply = await pipeline.answer(request("Sources", explain=True))
             [block] = reply.blocks
             explanation = block.explanation

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -300,7 +301,8 @@ async def test_while_the_embedder_fails_the_position_waits(
     assert len(await embedded_events(bus)) == 10
     said = [(entry["event"], entry["log_level"]) for entry in logs if entry["event"] in {"job_waits", "job_goes_on"}]
     said = [each for each in said if each != ("job_waits", "debug")]
-    # On a busy machine, a good answer may be late too, which is an outage of its own.
+    # On a busy machine, an answer may be late too: a bad one is another reason, and a good one an outage of its own.
+    said = [each for each, _ in groupby(said)]
     assert said == [("job_waits", "warning"), ("job_goes_on", "info")] * (len(said) // 2 or 1), "once for an outage"
     assert "text " not in str(logs)
 
@@ -389,6 +391,11 @@ def of_app(app_id: str, number: int, *texts: str) -> JobEvent:
     return JobEvent(event=event, position=f"0:{app_id}{number}")
 
 
+def as_before(seen: Sequence[JobEvent]) -> list[JobEvent]:
+    """Return events as another worker receives them."""
+    return [replace(each, parts=set()) for each in seen]
+
+
 async def test_an_app_with_refused_texts_keeps_no_neighbour_waiting(model_server: ModelServer) -> None:
     model_server.refuses = lambda text: "bad" in text
     job = EmbeddingJob(OpenAIEmbedder(model_server.url, "m", api_key=None))
@@ -404,7 +411,7 @@ async def test_an_app_with_refused_texts_keeps_no_neighbour_waiting(model_server
     rest = [each async for some in outcomes for each in some]
     assert len(rest) == 121
     model_server.requests.clear()
-    repeated = [each async for some in job.handle(seen) for each in some]
+    repeated = [each async for some in job.handle(as_before(seen)) for each in some]
     assert (len(repeated), sorted(model_server.texts)) == (122, ["a neighbour", "clean"]), "no refused text again"
     await job.aclose()
 
@@ -426,7 +433,7 @@ async def test_an_outage_repeats_nothing_that_the_bus_holds(model_server: ModelS
     model_server.fails = lambda _: None
     await handle()
     assert len(got) == 300
-    assert len([each async for some in job.handle(seen) for each in some]) == 300, "a batch from the start has all"
+    assert len([each async for some in job.handle(as_before(seen)) for each in some]) == 300
     await job.aclose()
 
 

@@ -115,6 +115,28 @@ def test_it_holds_no_more_than_its_bytes_and_drops_what_was_used_longest_ago() -
     assert cache.get(key(99)) is not None
 
 
+@pytest.mark.parametrize(("entries", "size"), [(500, 100), (20, 12_000), (1, 18_000)])
+def test_an_app_with_many_or_large_rows_pushes_out_none_of_another_one(entries: int, size: int) -> None:
+    cache = Cache(20_000)
+    quiet, loud = (
+        [made for number in range(count) if (made := key_of(app, bound(v=number))) is not None]
+        for app, count in (("quiet", 5), ("loud", entries))
+    )
+    for each in quiet:
+        cache.put(each, table("x" * 500), VERSION, 0.0)
+    assert cache.bytes < 10_000
+    for each in loud:
+        cache.put(each, table("x" * size), VERSION, 0.0)
+        assert cache.bytes <= 20_000
+    assert [each for each in quiet if cache.get(each) is None] == []
+    if size < 10_000:
+        assert cache.get(loud[-1]) is not None, "its own, used longest ago, went"
+    cache.purge_app("loud")
+    assert cache.entries == len(quiet)
+    cache.purge_app("quiet")
+    assert cache.bytes == 0
+
+
 def test_what_is_larger_than_all_of_it_is_not_kept() -> None:
     cache = Cache(10_000)
     cache.put(key(1), table("small"), VERSION, 0.0)

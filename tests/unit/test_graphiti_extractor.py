@@ -301,14 +301,16 @@ def test_an_excluded_name_that_does_not_fit_into_an_event_is_left_out_all_the_sa
 
 _AWAY = {
     "wrong key": Failure.error(401),
-    "not allowed": Failure.error(403),
-    "no such model": Failure.error(404),
+    "not paid": Failure.error(402),
     "busy": Failure.too_many("7"),
-    "late": Failure.error(408),
+    "in use": Failure.error(409),
 }
 _FAILED = {
     "refused": Failure.error(400, "context_length_exceeded"),
     "too large": Failure.error(413),
+    "not allowed": Failure.error(403),
+    "no such model": Failure.error(404),
+    "late": Failure.error(408),
     "error": Failure.error(500),
     "down": Failure.error(503),
     "hangs up": Failure(hang_up=True),
@@ -328,7 +330,7 @@ async def test_what_is_about_the_endpoint_says_nothing_about_the_episode(
     model_server.always = _AWAY[name]
     with pytest.raises(ExtractorUnavailable) as raised:
         await extractor.extract(episode("a private text"))
-    assert raised.value.retry_after_s == {"busy": 7.0, "late": 1.0}.get(name, 30.0)
+    assert raised.value.retry_after_s == {"busy": 7.0, "in use": 1.0}.get(name, 30.0)
     assert "private" not in str(raised.value)
     assert "quotes" not in str(raised.value)
     assert len(model_server.requests) == 1, "it does not try again by itself"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,6 +13,7 @@ from tests.services.virtual_time import VirtualClock
 
 from graphweft_contracts import BusUnavailable, Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK
+from graphweft_workers.engine.log.position_note import ParkedApp, PositionNote
 from graphweft_workers.engine.usage.job_account import JobAccount
 from graphweft_workers.engine.usage.waits import (
     JOB,
@@ -21,6 +23,8 @@ from graphweft_workers.engine.usage.waits import (
     forget_skips,
     wait_records,
 )
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.ports.records import Records
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.lazy_logger import get_logger
@@ -49,6 +53,15 @@ class Kept:
 
     async def after(self, mark: int | None) -> Records:
         return Records(found=dict(self.found), mark=0)
+
+
+def bus_of(kept: Kept, *partitions: PartitionStatus) -> Bus:
+    """A bus of which only the records and the state of partitions are read."""
+
+    async def status(*, group: str) -> Sequence[PartitionStatus]:
+        return partitions
+
+    return cast(Bus, SimpleNamespace(usage=kept, partitions=SimpleNamespace(status=status)))
 
 
 @pytest.fixture
@@ -220,7 +233,7 @@ async def test_what_was_left_out_of_an_app_is_forgotten_a_week_after_the_last_ti
     found = record(kept)
     assert found is not None
     assert found.recent(clock.now().timestamp()).keys() == {"new"}
-    states = await job_states(Settings(), kept.found, clock=clock)
+    states = await job_states(Settings(), bus_of(kept), clock=clock)
     assert [each.app_id for state in states for each in state.skips] == ["new"]
     await account.skips(Counter({("new", "text_refused"): 1}))
     assert skipped(record(kept)) == {"new": {"text_refused": 2}}
@@ -261,8 +274,21 @@ async def test_a_wait_is_shown_until_a_slow_model_could_have_failed_again() -> N
         f"{JOB}episodes:{name}": WaitRecord(at=now - age, since=now - age, error="no answer", partitions=1).encode()
         for name, age in ages.items()
     }
-    [state] = await job_states(settings, records)
+    kept = Kept()
+    kept.found |= records
+    [state] = await job_states(settings, bus_of(kept))
     assert [each.worker for each in state.waits] == ["w"]
+
+
+async def test_apps_that_wait_while_others_go_on_are_named(kept: Kept) -> None:
+    note = PositionNote(parked={"shop": ParkedApp(at="4", why="waits")}, done="9").encode()
+    one, other = (
+        PartitionStatus(id=number, position="4", end="9", lag=5, owner="w", written=9, trimmed=0, note=each)
+        for number, each in enumerate((note, ""))
+    )
+    [state] = await job_states(Settings(embedder="hash:8"), bus_of(kept, one, other))
+    assert (state.behind, state.lag) == (["shop"], 10)
+    assert state.notices() == ["the job graphweft-memory goes on without 1 app that waits: shop"]
 
 
 async def test_names_of_many_apps_do_not_fill_an_account(kept: Kept, clock: VirtualClock, account: JobAccount) -> None:

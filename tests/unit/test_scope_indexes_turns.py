@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from itertools import groupby
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tests.services.virtual_time import VirtualClock
 
 from graphweft_workers.retrieval import scope_indexes
-from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
+from graphweft_workers.retrieval.scope_index import ScopeIndex
+from graphweft_workers.retrieval.scope_indexes import ScopeIndexes, _Kept, _key_of
 from graphweft_workers.retrieval.targets import memories
 
 if TYPE_CHECKING:
@@ -128,6 +129,24 @@ async def test_many_names_of_an_app_keep_no_index_from_another(monkeypatch: pyte
     versions.go.set()
     await indexes.built()
     assert versions.built_for == ["loud", "quiet"]
+
+
+def kept_index(app: str, user: str, size: int) -> tuple[Any, Any]:
+    key = _key_of(app, memories({"user_id": user}))
+    return key, _Kept(index=ScopeIndex([]), version=None, marks={}, bytes=size, at=0.0, used=1)
+
+
+def test_an_index_that_grows_makes_room_by_the_rule_of_one_that_is_built() -> None:
+    indexes = indexes_of(Unknown())
+    indexes.limit, indexes._searches = 100, 2
+    small, large, other = kept_index("quiet", "u", 40), kept_index("loud", "u", 30), kept_index("loud", "v", 30)
+    for key, kept in (small, large, other):
+        assert indexes._keep(key, kept, 1)
+    assert indexes._grown(*large, 50)
+    assert [*indexes._kept] == [small[0], large[0]], "the index in use stays, and the app gives way to itself"
+    assert not indexes._grown(*large, 70)
+    assert [*indexes._kept] == [small[0]], "an app within its share does not give way"
+    assert indexes.bytes == 40
 
 
 async def test_nothing_that_waits_is_built_after_the_end() -> None:

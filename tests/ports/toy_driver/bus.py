@@ -124,25 +124,26 @@ class SqlitePartitions:
         await self._file.write(lambda db: db.execute("INSERT OR REPLACE INTO orders VALUES (?, ?)", (app_id, order)))
 
     async def committed(self, partition: int) -> CommittedPosition:
-        row = await self._file.read(lambda db: self._position(db, partition))
+        row = await self._file.read(lambda db: _position(db, self._group, partition))
         return CommittedPosition(offset=_offset(row[0]), count=row[1], note=row[2])
 
     async def commit(self, partition: int, committed: CommittedPosition) -> None:
         row = (self._group, partition, _number(committed.offset), committed.count, committed.note)
 
         def write(db: sqlite3.Connection) -> None:
-            if self._position(db, partition)[1] <= committed.count:
+            if _position(db, self._group, partition)[1] <= committed.count:
                 db.execute("INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?)", row)
 
         await self._file.write(write)
 
-    async def status(self) -> Sequence[PartitionStatus]:
+    async def status(self, *, group: str = "") -> Sequence[PartitionStatus]:
+        readers = group or self._group
 
         def read(db: sqlite3.Connection) -> list[PartitionStatus]:
-            owners = _owners(db, self._group)
+            owners = _owners(db, readers)
             found: list[PartitionStatus] = []
             for partition in range(layout_of(db, self._new).partitions):
-                number, count, note = self._position(db, partition)
+                number, count, note = _position(db, readers, partition)
                 last = _last(db, partition)
                 position, end = _offset(number), _offset(last)
                 (first,) = db.execute("SELECT min(number) FROM events WHERE partition = ?", (partition,)).fetchone()
@@ -164,10 +165,6 @@ class SqlitePartitions:
     async def trim(self, partition: int, offset: str) -> None:
         older = "DELETE FROM events WHERE partition = ? AND number <= ?"
         await self._file.write(lambda db: db.execute(older, (partition, _number(offset))))
-
-    def _position(self, db: sqlite3.Connection, partition: int) -> tuple[int, int, str]:
-        position = "SELECT number, count, note FROM positions WHERE readers = ? AND partition = ?"
-        return db.execute(position, (self._group, partition)).fetchone() or (0, 0, "")
 
 
 class SqliteLeases:
@@ -341,6 +338,11 @@ class SqliteRecords:
         last = await self._file.read(lambda db: db.execute(f"SELECT max(number) FROM {self._table}").fetchone())
         end = last[0] or 0
         return Records(found=dict(rows), mark=end, complete=(mark or 0) <= end)
+
+
+def _position(db: sqlite3.Connection, group: str, partition: int) -> tuple[int, int, str]:
+    position = "SELECT number, count, note FROM positions WHERE readers = ? AND partition = ?"
+    return db.execute(position, (group, partition)).fetchone() or (0, 0, "")
 
 
 def _owners(db: sqlite3.Connection, group: str) -> dict[int, str]:

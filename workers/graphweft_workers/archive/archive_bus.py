@@ -89,7 +89,7 @@ class _Partitions:
         """Return the end of the archive."""
         return await self._reader.end(partition)
 
-    async def status(self) -> Sequence[PartitionStatus]:
+    async def status(self, *, group: str = "") -> Sequence[PartitionStatus]:
         """Return the end of each partition; everything counts as read, and as trimmed from the bus."""
         ends = [await self._reader.end(number) for number in range(await self.count())]
         return [

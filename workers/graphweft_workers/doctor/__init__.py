@@ -358,8 +358,7 @@ async def _memory(settings: Settings, checks: Sequence[Check]) -> list[Check]:
     """Add whether the jobs of memory run, and what they wait for: also to the checks of the models that they ask."""
     try:
         async with aclosing(make_bus(settings)) as bus:
-            records = (await bus.usage.after(None)).found
-        states = await job_states(settings, records)
+            states = await job_states(settings, bus)
     except BusUnavailable as error:
         return [*checks, *(_not_known(group, error) for group in jobs.groups(settings))]
     reasons = {MODELS[each.group]: each.waits[0].reason for each in states if each.waits and each.group in MODELS}

@@ -22,9 +22,6 @@ from graphweft_workers.support.timing import TIMING
 logger = get_logger("graphweft.memory")
 
 _V1: Final = "/openai/v1"
-_OF_NO_TEXT: Final = frozenset({401, 402, 407, 409, 425})
-"""Statuses that no text brings about, beside that of a quota: about the key or the account. A test text is short, so it
-may have its place in a quota that has none for a long text: it is no evidence."""
 
 
 def azure_url(endpoint: str) -> str:
@@ -122,9 +119,7 @@ class OpenAIEmbedder(Embedder):
             raise RequestFailure(outage, refused=True) from None
         except EndpointUnavailable as error:
             outage = EmbedderUnavailable(str(error), retry_after_s=error.retry_after_s)
-            # A text can bring about an error of the server or of a filter before it, a late answer, or a server's end.
-            of_no_text = error.status is not None and (error.status < 400 or error.status in _OF_NO_TEXT)
-            if error.may_be_of_content and not of_no_text:
+            if error.may_be_of_content:
                 raise RequestFailure(outage) from None
             raise outage from None
         try:

@@ -8,8 +8,10 @@ replaces the first one.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import batched
 from typing import Final
 
@@ -17,13 +19,15 @@ from graphweft.tracing import with_trace
 from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import BusUnavailable, DeadLetter, Event, InvalidEvent, PartitionRefused, Transient, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.engine.job_progress import JobProgress, WaitingApp
 from graphweft_workers.engine.log.duplicates import RecentEvents, identity_of
 from graphweft_workers.engine.log.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.engine.log.turns import TurnClock
-from graphweft_workers.engine.usage.job_account import JobAccount, WaitKey
+from graphweft_workers.engine.usage.job_account import WHAT_WAITS, JobAccount, WaitKey
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import CommittedPosition, Entry
-from graphweft_workers.ports.job import Job, JobEvent, JobOutcome, JobSkip
+from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry
+from graphweft_workers.ports.job import AppWait, Job, JobEvent, JobOutcome, JobSkip
+from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.support.backoff import backoff_s
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import TIMING, Timing
@@ -63,8 +67,6 @@ class JobWorker:
         )
         self.account = JobAccount(bus.usage, job.group, name=name, logger=self._logger, clock=clock, timing=timing.jobs)
         """What the job waits for, and what it left out."""
-        self._appended: Counter[int] = Counter()
-        """By partition: events, dead letters and skips that the job has yielded and the bus holds."""
         self.emitted: int = 0
         """Events appended to the bus, repeated ones included."""
 
@@ -82,34 +84,92 @@ class JobWorker:
         try:
             await self._work_on(lease)
         finally:
-            await self.account.leaves((lease.number, "events"), (lease.number, "tick"))
+            keys: list[WaitKey] = [(lease.number, what) for what in WHAT_WAITS]
+            await self.account.leaves(*keys)
 
     async def _work_on(self, lease: Lease) -> None:
         number = lease.number
-        position = await self._bus.partitions.committed(number)
+        progress = JobProgress(await self._bus.partitions.committed(number))
         # A copy of an event from before the position is handled again; its results are copies too.
         recent = RecentEvents()
         await self._job.begin(number)
         tick_at, failed = self._clock.monotonic() + self._job.tick_s, 0
         while await lease.goes_on():
-            batch = await lease.read(position, limit=self._batch_events)
-            if batch.lost:
-                self._logger.error(
-                    "events_lost", partition=number, events=batch.lost, after=position.offset,
-                    message="the bus trimmed these events before they were read: their results are missing",
-                )  # fmt: skip
-                await self.account.skips(Counter({("", "events_lost"): batch.lost}))
-            seen = await self._seen(number, batch.entries, recent)
-            if seen and not await self._handle(lease, seen):
+            moved = await self._read_on(lease, progress, recent)
+            again = None if moved is None else await self._try_again(lease, progress)
+            if moved is None or again is None:
                 return
-            if batch.lost or batch.entries or batch.stepped:
-                last = batch.entries[-1].offset if batch.entries else position.offset
-                position = CommittedPosition(offset=last, count=position.count + batch.lost + len(batch.entries))
-                await self._bus.partitions.commit(number, position)
+            if moved or again:
+                await self._bus.partitions.commit(number, progress.committed())
                 lease.progressed = True
             if self._job.tick_s and self._clock.monotonic() >= tick_at:
                 failed, wait_s = await self._tick(lease, failed)
                 tick_at = self._clock.monotonic() + wait_s
+
+    async def _read_on(self, lease: Lease, progress: JobProgress, recent: RecentEvents) -> bool | None:
+        """Handle the next events of apps that do not wait. Return whether there were entries; None: see ``_handle``."""
+        at, due = progress.position, progress.due()
+        most_s = math.inf if due is None else due[1].due - self._clock.monotonic()
+        batch = await lease.read(at, limit=self._batch_events, most_s=most_s)
+        await self._report_lost(lease.number, at, batch)
+        seen = [
+            each
+            for each in await self._seen(lease.number, batch.entries, recent)
+            if each.event.appid not in progress.waiting and not progress.is_done(each.event.appid, each.offset)
+        ]
+        failed = await self._handle(lease, seen, progress)
+        if failed is None:
+            return None
+        progress.position = end = _behind(at, batch)
+        for app_id, error in failed.items():
+            progress.waiting[app_id] = app = WaitingApp(
+                at=at, end=end, seen=[each for each in seen if each.event.appid == app_id],
+                since=int(self._clock.now().timestamp()),
+            )  # fmt: skip
+            await self._wait(lease.number, app, error)
+        return bool(batch.lost or batch.entries or batch.stepped)
+
+    async def _try_again(self, lease: Lease, progress: JobProgress) -> bool | None:
+        """Handle events of the waiting app whose turn it is. Return whether they are done; None: see ``_handle``."""
+        due = progress.due()
+        if due is None or due[1].due > self._clock.monotonic():
+            return False
+        app_id, app = due
+        if not app.seen:
+            limit = self._batch_events * len(progress.waiting)  # others' entries are among them
+            batch = await self._bus.log.read(lease.number, app.at, limit=limit)
+            entries = [each for each in batch.entries if not is_after(each.offset, progress.position.offset)]
+            await self._report_lost(lease.number, app.at, batch, app_id)
+            app.end = _behind(app.at, replace(batch, entries=entries)) if entries else progress.position
+            app.seen = [
+                each
+                for each in await self._seen(lease.number, entries, RecentEvents())
+                if each.event.appid == app_id and not progress.is_done(app_id, each.offset)
+            ]
+        failed = await self._try(lease, app.seen)
+        if failed is None:
+            return None
+        if app_id in failed:
+            await self._wait(lease.number, app, failed[app_id])
+            return False
+        progress.go_on(app_id)
+        if not progress.waiting:
+            await self.account.goes_on((lease.number, "apps"))
+        return True
+
+    async def _wait(self, number: int, app: WaitingApp, error: Transient) -> None:
+        app.attempt += 1
+        wait_s = self._wait_s(error, app.attempt)
+        app.due = self._clock.monotonic() + wait_s
+        await self.account.waits((number, "apps"), error, wait_s)
+
+    async def _report_lost(self, number: int, at: CommittedPosition, batch: Batch, app_id: str = "") -> None:
+        if batch.lost:
+            self._logger.error(
+                "events_lost", partition=number, events=batch.lost, after=at.offset,
+                message="the bus trimmed these events before they were read: their results are missing",
+            )  # fmt: skip
+            await self.account.skips(Counter({(app_id, "events_lost"): batch.lost}))
 
     async def _seen(self, number: int, entries: Iterable[Entry], recent: RecentEvents) -> list[JobEvent]:
         """Return the events for the job. The mutation worker reports entries that are not valid events."""
@@ -129,31 +189,70 @@ class JobWorker:
                 found.append(JobEvent(event=event, position=position, retried=retried, entry=entry))
         return found
 
-    async def _handle(self, lease: Lease, seen: Sequence[JobEvent]) -> bool:
-        """Run the job on a batch, however long that takes; False if the batch is left to the next owner."""
-        attempt = 0
-        while True:
-            outcomes = self._job.handle(seen)
-            before = self._appended[lease.number]
-            try:
-                with tracing_spans.handled(lease.number, self._job.group, seen):
-                    done = (
-                        await lease.finish(self._append_all(outcomes, lease.number), grace_s=self._timing.grace_s)
-                        is not None
-                    )
-            except BusUnavailable:
-                raise
-            except Transient as error:
-                attempt = attempt + 1 if self._appended[lease.number] == before else 1
-                # Never earlier than the server asks for.
-                wait_s = backoff_s(error.retry_after_s, attempt, longest_s=self._timing.last_wait_s, spread=(1.0, 1.2))
-                await self.account.waits((lease.number, "events"), error, wait_s)
-            else:
-                if done:
-                    await self.account.goes_on((lease.number, "events"))
-                return done
-            if await lease.finish(self._clock.sleep(wait_s)) is None:
-                return False
+    async def _handle(
+        self, lease: Lease, seen: Sequence[JobEvent], progress: JobProgress
+    ) -> Mapping[str, Transient] | None:
+        """Run the job on events, again and again; return the apps for which it fails, with the reasons.
+
+        They wait here for a moment, and for as long as no more apps may wait behind the position. If the job does not
+        say for which app it fails, each is tried alone, in turn: if none goes on, all wait here for longer, because it
+        is likely to be an outage. None if the events are left to the next owner.
+        """
+        key: WaitKey = (lease.number, "events")
+        attempt, waited_s, together, others_go_on = 0, 0.0, True, len({each.event.appid for each in seen}) == 1
+        failed: dict[str, Transient] = {}
+        given = seen
+        while given:
+            found = await self._try(lease, given)
+            if found is None:
+                return None
+            for app_id in {each.event.appid for each in given}:
+                failed.pop(app_id, None)
+            failed |= found
+            attempt = attempt + 1 if found else 0
+            together = together and found.together
+            others_go_on = others_go_on or together or not found
+            if found:
+                error = next(iter(found.values()))
+                wait_s = self._wait_s(error, attempt)
+                waited_s += wait_s
+                most_s = self._timing.shown_s if others_go_on else self._timing.last_wait_s
+                if waited_s >= most_s and progress.room(len(failed)):
+                    break
+                await self.account.waits(key, error, wait_s)
+                if await lease.finish(self._clock.sleep(wait_s)) is None:
+                    return None
+            in_turn = set(failed if together else [*failed][:1])
+            given = [each for each in seen if each.event.appid in in_turn]
+        if failed:
+            await self.account.leaves(key)
+        elif seen:
+            await self.account.goes_on(key)
+        return failed
+
+    async def _try(self, lease: Lease, seen: Sequence[JobEvent]) -> _Failed | None:
+        """Run the job once on those of the events that are not done; None if they are left to the next owner."""
+        failed = _Failed()
+        seen = [each for each in seen if not each.done]
+        if not seen:
+            return failed
+        appending = self._append_all(self._job.handle(seen), lease.number, failed)
+        try:
+            with tracing_spans.handled(lease.number, self._job.group, seen):
+                if await lease.finish(appending, grace_s=self._timing.grace_s) is None:
+                    return None
+        except BusUnavailable:
+            raise
+        except Transient as error:
+            failed.update((each.event.appid, error) for each in seen if not each.done)
+            failed.together = False
+        for each in seen:
+            each.done |= each.event.appid not in failed
+        return failed
+
+    def _wait_s(self, error: Transient, attempt: int) -> float:
+        """Return how long to wait after a failure: never less than the server asks for."""
+        return backoff_s(error.retry_after_s, attempt, longest_s=self._timing.last_wait_s, spread=(1.0, 1.2))
 
     async def _tick(self, lease: Lease, failed: int) -> tuple[int, float]:
         """Run the job's tick, which has failed so many times in a row. Return that number, and when the next is due."""
@@ -171,37 +270,64 @@ class JobWorker:
         await self.account.leaves(key)
         return 0, self._job.tick_s
 
-    async def _append_all(self, outcomes: AsyncGenerator[Sequence[JobOutcome]], number: int) -> None:
+    async def _append_all(
+        self, outcomes: AsyncGenerator[Sequence[JobOutcome]], number: int, failed: _Failed | None = None
+    ) -> None:
+        """Put on the bus what a job yields; ``failed`` gets the apps that wait, and is None for a tick."""
         async with contextlib.aclosing(outcomes):
             async for each in outcomes:
                 for events in batched((one for one in each if isinstance(one, Event)), _APPEND_AT_ONCE):
-                    await self._append(events)
+                    await self._append(events, number, waits=failed is not None)
                 letters = [one for one in each if isinstance(one, DeadLetter)]
                 if letters:
                     await self._bus.dead_letters.put(letters)
                 for letter in letters:
                     DEAD_LETTERS_WRITTEN.add(1, letter.reason, app=letter.app_id or "")
                 await self.account.skips(Counter((one.app_id, one.reason) for one in each if isinstance(one, JobSkip)))
-                self._appended[number] += len(each)
+                if failed is not None:
+                    failed.update((one.app_id, one.error) for one in each if isinstance(one, AppWait))
 
-    async def _append(self, events: Sequence[Event]) -> None:
+    async def _append(self, events: Sequence[Event], number: int, *, waits: bool) -> None:
         """Append events to the bus; an event that the bus refuses is logged and dropped.
 
-        Raises ``Transient`` if it is their partition that takes none until it is mended.
+        If their partition takes none until it is mended, wait, so that no model is asked again; or raise ``Transient``.
         """
-        try:
-            outgoing = [Outgoing(key=event.key, fields=wire.encode(with_trace(event))) for event in events]
-            with BUS_DURATION.timed("append", clock=self._clock):
-                await self._transport.append(outgoing)
-        except (InvalidEvent, PartitionRefused) as error:
-            if len(events) > 1:  # append each alone to find the refused one
-                for event in events:
-                    await self._append([event])
-                return
-            if isinstance(error, PartitionRefused):
-                raise Transient(str(error), retry_after_s=self._timing.refused_s) from error
-            self._logger.error("event_refused", event_id=events[0].id, event_type=events[0].type, error=str(error))
-            await self.account.skips(Counter({(events[0].appid, "event_refused"): 1}))
-            return
+        attempt = 0
+        while True:
+            try:
+                outgoing = [Outgoing(key=event.key, fields=wire.encode(with_trace(event))) for event in events]
+                with BUS_DURATION.timed("append", clock=self._clock):
+                    await self._transport.append(outgoing)
+                break
+            except (InvalidEvent, PartitionRefused) as error:
+                if len(events) > 1:  # append each alone to find the refused one
+                    for event in events:
+                        await self._append([event], number, waits=waits)
+                    return
+                if isinstance(error, InvalidEvent):
+                    event = events[0]
+                    self._logger.error("event_refused", event_id=event.id, event_type=event.type, error=str(error))
+                    await self.account.skips(Counter({(event.appid, "event_refused"): 1}))
+                    return
+                refused = Transient(str(error), retry_after_s=self._timing.refused_s)
+                if not waits or self._leases.stopping.is_set():
+                    raise refused from error
+                attempt += 1
+                wait_s = self._wait_s(refused, attempt)
+                await self.account.waits((number, "events"), refused, wait_s)
+                await self._clock.sleep(wait_s)
         self.emitted += len(events)
         JOB_EVENTS.add(len(events), self._job.group)
+
+
+class _Failed(dict[str, Transient]):
+    """By app: why the job fails for events of it."""
+
+    together = True
+    """Whether the apps may be tried together again, because the job says for which it fails."""
+
+
+def _behind(at: CommittedPosition, batch: Batch) -> CommittedPosition:
+    """Return the position behind a batch that was read after ``at``."""
+    last = batch.entries[-1].offset if batch.entries else at.offset
+    return CommittedPosition(offset=last, count=at.count + batch.lost + len(batch.entries))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +18,7 @@ from graphweft_rules import BoundQuery
 from graphweft_workers.injection.versions import Version
 from graphweft_workers.ports.graph_store import Table
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.support.app_shares import AppShares
 from graphweft_workers.text.long_values import are_long
 
 type Key = tuple[str, str, Any]
@@ -48,27 +48,23 @@ class CachedRows:
     """The rows are valid while the graph is at this version; None if it is unknown."""
     right_at: float
     """Latest monotonic time at which the rows are known to equal those of the graph."""
-    bytes: int
 
 
 class Cache:
-    """Keeps the most recently used entries, up to ``limit`` bytes in total; 0 keeps none.
+    """Keeps the most recently used entries, up to ``limit`` bytes in total; 0 keeps none. Apps have even shares.
 
     The bytes are an estimate: a shared object counts for each row that holds it, and the allocator's overhead does not
     count. For rows of text, numbers and maps it is 3 to 18 % above ``tracemalloc``.
     """
 
     def __init__(self, limit: int, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._limit = limit
         self._clock = clock
         self._purged_at = -math.inf
         self._purged_apps: dict[str, float] = {}
         """Monotonic times; rows of queries that were sent before are not stored."""
         self._erasures: dict[str, dict[int, str]] = {}
         """By app and partition: the offset of an erasure that the graph may not have yet."""
-        self._entries: OrderedDict[Key, CachedRows] = OrderedDict()
-        self.bytes = 0
-        """Of all entries."""
+        self._entries: AppShares[Key, CachedRows] = AppShares(limit)
         self.hits = 0
         """Queries answered from the cache."""
         self.misses = 0
@@ -81,7 +77,7 @@ class Cache:
     @property
     def on(self) -> bool:
         """Whether the cache keeps entries."""
-        return self._limit > 0
+        return self._entries.limit > 0
 
     def counts(self) -> dict[str, int]:
         """Return the counters, the number of entries and their bytes. Hits and joined queries cost no query."""
@@ -99,17 +95,18 @@ class Cache:
         """The number of entries."""
         return len(self._entries)
 
+    @property
+    def bytes(self) -> int:
+        """The bytes of all entries."""
+        return self._entries.size
+
     def get(self, key: Key) -> CachedRows | None:
         """Return the entry of a query, whatever its version, and count it as used."""
-        entry = self._entries.get(key)
-        if entry is not None:
-            self._entries.move_to_end(key)
-        return entry
+        return self._entries.get(key[0], key)
 
     def purge(self) -> None:
         """Drop all entries; rows of queries that were sent before are not stored either."""
         self._entries.clear()
-        self.bytes = 0
         self.purges += 1
         self._purged_at = self._clock.monotonic()
 
@@ -118,8 +115,7 @@ class Cache:
 
         With the ``place`` of an erasure, partition and offset, neither are rows of a graph that does not have it yet.
         """
-        for key in [key for key in self._entries if key[0] == app_id]:
-            self.bytes -= self._entries.pop(key).bytes
+        self._entries.pop_app(app_id)
         self.purges += 1
         self._purged_apps[app_id] = self._clock.monotonic()
         if place is not None:
@@ -143,20 +139,13 @@ class Cache:
 
     def put(self, key: Key, table: Table, version: Version | None, right_at: float) -> None:
         """Store rows unless newer ones are there; rows larger than the whole cache are dropped."""
-        before = self._entries.get(key)
+        before = self.get(key)
         if not self.may_store(key[0], version, right_at) or (before is not None and before.right_at > right_at):
             return
         size = _ENTRY_BYTES + size_of(key) + size_of(table.columns) + size_of(table.rows)
-        if before is not None:
-            del self._entries[key]
-            self.bytes -= before.bytes
-        if size > self._limit:
-            return
-        self._entries[key] = CachedRows(table=table, version=version, right_at=right_at, bytes=size)
-        self.bytes += size
-        while self.bytes > self._limit:
-            _, oldest = self._entries.popitem(last=False)
-            self.bytes -= oldest.bytes
+        self._entries.pop(key[0], key)
+        if size <= self._entries.limit:
+            self._entries.put(key[0], key, CachedRows(table=table, version=version, right_at=right_at), size)
 
 
 def key_of(app_id: str, bound: BoundQuery) -> Key | None:

@@ -7,16 +7,16 @@ and dead letters for events that it gives up. What it leaves out without a dead 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from graphweft_contracts import DeadLetter, Event, wire
+from graphweft_contracts import DeadLetter, Event, Transient, wire
 from graphweft_workers.ports.event_log import Entry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class JobEvent:
-    """One event of the log, as a job receives it."""
+    """One event of the log, as a job receives it: again the same object if the job must try again."""
 
     event: Event
     position: str
@@ -25,6 +25,15 @@ class JobEvent:
     """Set if the entry retries one mutation of an event that was seen before."""
     entry: Entry | None = None
     """The entry on the bus; a worker always sets it."""
+    done: bool = field(default=False, compare=False)
+    """A job sets it when the bus holds all that follows from the event: it does not receive the event again."""
+    parts: set[int | str] = field(default_factory=set[int | str], compare=False)
+    """What a job notes of the event for its next try: the parts of which the bus holds all that follows."""
+
+    @property
+    def offset(self) -> str:
+        """The entry's offset."""
+        return self.position.partition(":")[2]
 
     @property
     def plain(self) -> Event:
@@ -44,7 +53,16 @@ class JobSkip:
     reason: SkipReason
 
 
-type JobOutcome = Event | DeadLetter | JobSkip
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppWait:
+    """An app whose events wait, but for those that are done, while the events of other apps go on."""
+
+    app_id: str
+    error: Transient
+    """Why, and when to try again."""
+
+
+type JobOutcome = Event | DeadLetter | JobSkip | AppWait
 
 
 class Job(Protocol):
@@ -68,12 +86,13 @@ class Job(Protocol):
         del partition
 
     def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[JobOutcome]]:
-        """Yield the events, dead letters and skips that follow from events of one partition, given in its order.
+        """Yield what follows from events of one partition, given in its order.
 
         The bus holds each yielded item before the generator continues; the position moves when the generator ends.
         After an interruption the same events arrive again, in other groupings, so the ids of yielded items must depend
-        on single events only. On ``Transient`` the worker waits and calls again; a permanent fault of one event must
-        not be raised. A call may be cancelled at any await.
+        on single events only. On ``Transient`` the worker waits and calls again with the events that are not done; for
+        a ``AppWait`` with those of the app, and if it waits for more than a moment, later events of other apps arrive
+        meanwhile. A permanent fault of one event must not be raised. A call may be cancelled at any await.
         """
         ...
 

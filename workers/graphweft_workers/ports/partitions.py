@@ -72,8 +72,8 @@ class Partitions(Protocol):
         """
         ...
 
-    async def status(self) -> Sequence[PartitionStatus]:
-        """Return the status of every partition."""
+    async def status(self, *, group: str = "") -> Sequence[PartitionStatus]:
+        """Return the status of every partition for the group of the bus, or for another one."""
         ...
 
     async def positions(self, partition: int) -> Mapping[str, str]:

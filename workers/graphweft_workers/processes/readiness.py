@@ -32,14 +32,14 @@ async def waits_for(settings: Settings, role: str, *, pid: int, worker_name: str
             alive = await responders(settings)
             own = f"{socket.gethostname()}-{pid}-"
             return "" if any(name.startswith(own) for name in alive) else "asks for no requests yet"
-        for group in _GROUPS.get(role, jobs.groups(settings)):
-            async with aclosing(make_bus(settings, group=group)) as bus:
-                owners = [partition.owner for partition in await bus.partitions.status()]
-            free = owners.count(None)
-            if free:
-                return f"has not claimed {free} of {counted(len(owners), 'partition')} yet"
-            if worker_name not in owners:
-                return "waits for partitions that another worker holds"
+        async with aclosing(make_bus(settings)) as bus:
+            for group in _GROUPS.get(role, jobs.groups(settings)):
+                owners = [partition.owner for partition in await bus.partitions.status(group=group)]
+                free = owners.count(None)
+                if free:
+                    return f"has not claimed {free} of {counted(len(owners), 'partition')} yet"
+                if worker_name not in owners:
+                    return "waits for partitions that another worker holds"
     except (BusUnavailable, OSError) as error:
         return f"its bus does not answer: {' '.join(str(error).split())}"
     return ""

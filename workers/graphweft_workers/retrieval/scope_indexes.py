@@ -24,6 +24,7 @@ from graphweft_workers.retrieval import statements
 from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex, Unfit, Vectors, node_of, terms_in
 from graphweft_workers.retrieval.scope_marks import MARKED, Marks, TargetMarks, marks_of, reading
 from graphweft_workers.retrieval.statements import Statement
+from graphweft_workers.support.app_shares import AppShares
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import TIMING, RetrievalTiming
 
@@ -130,34 +131,6 @@ class _Scope:
     """The size of its last index."""
 
 
-@dataclass(slots=True)
-class _Scopes:
-    """The scopes that were searched. If they are too many, the app with the most forgets the least recently used."""
-
-    _apps: OrderedDict[str, OrderedDict[_Key, _Scope]] = field(default_factory=OrderedDict[Any, Any])
-    _count: int = 0
-
-    def searched(self, key: _Key, search: int) -> _Scope:
-        """Return the scope of a search, which is then the most recently used."""
-        app_id = key[0]
-        scopes = self._apps.setdefault(app_id, OrderedDict())
-        self._apps.move_to_end(app_id)
-        scope = scopes.get(key)
-        if scope is None:
-            scope = scopes[key] = _Scope(since=search)
-            self._count += 1
-        scopes.move_to_end(key)
-        scope.searches += 1
-        if self._count > _MOST_SCOPES:
-            has_more = len(scopes) > _MOST_SCOPES // len(self._apps)
-            largest = app_id if has_more else max(self._apps, key=lambda each: len(self._apps[each]))
-            self._apps[largest].popitem(last=False)
-            self._count -= 1
-            if not self._apps[largest]:
-                del self._apps[largest]
-        return scope
-
-
 type _Due = Sequence[tuple[_Key, SearchTarget, _Scope]]
 
 
@@ -193,7 +166,8 @@ class ScopeIndexes:
     """Nodes that were added to indexes."""
     _kept: OrderedDict[_Key, _Kept] = field(default_factory=OrderedDict[_Key, _Kept])
     _searches: int = 0
-    _scopes: _Scopes = field(default_factory=_Scopes)
+    _scopes: AppShares[_Key, _Scope] = field(default_factory=lambda: AppShares(_MOST_SCOPES))
+    """The scopes that were searched."""
     _apps: BoundedDict[str, float] = field(default_factory=BoundedDict[str, float])
     """Monotonic time of an app's next build, after one that was in vain."""
     _waiting: dict[str, _Due] = field(default_factory=dict[str, _Due])
@@ -331,11 +305,7 @@ class ScopeIndexes:
         if index.vectors is not None:
             kept.without_vector.update(dict.fromkeys(node.key for node in nodes))
         if key is not None and self._kept.get(key) is kept:
-            size = index.bytes + _bytes_of(key)
-            self.bytes += size - kept.bytes
-            kept.bytes = size
-            while self.bytes > self.limit:
-                self._evict()
+            return self._grown(key, kept, index.bytes + _bytes_of(key))
         return True
 
     async def _add_vectors(self, app_id: str, target: SearchTarget, kept: _Kept) -> bool:
@@ -387,7 +357,11 @@ class ScopeIndexes:
     def _build_later(self, app_id: str, missing: Sequence[tuple[_Key, SearchTarget]]) -> None:
         due: list[tuple[_Key, SearchTarget, _Scope]] = []
         for key, target in missing:
-            scope = self._scopes.searched(key, self._searches)
+            scope = self._scopes.get(app_id, key)
+            if scope is None:
+                scope = _Scope(since=self._searches)
+                self._scopes.put(app_id, key, scope)
+            scope.searches += 1
             if scope.searches >= _FROM and self._may_build(key, scope):
                 due.append((key, target, scope))
         if due and (app_id in self._waiting or len(self._waiting) < _MOST_WAITING):
@@ -410,7 +384,9 @@ class ScopeIndexes:
             if not self._may_build(key, scope):  # since it is due, it was built, or a build was in vain
                 continue
             began = self.clock.monotonic()
-            if scope.bytes and self._giving_way(key, scope) is None:  # as far as is known, it would be built in vain
+            if (
+                scope.bytes and self._giving_way(app_id, scope.bytes, scope.since) is None
+            ):  # as far as is known, it would be built in vain
                 scope.not_before, scope.since = began + scope.pause_s, self._searches
                 continue
             self.builds += 1
@@ -475,21 +451,12 @@ class ScopeIndexes:
         self._check_size(size)
         self._drop(key)
         scope.bytes = size
-        if (evicted := self._giving_way(key, scope)) is None:
-            raise Unfit("there is no room for its index beside those in use")
-        for each in evicted:
-            self._drop(each)
-        self.evicted += len(evicted)
-        self._kept[key] = _Kept(
-            index=index,
-            version=now,
-            marks=before,
-            bytes=size,
-            at=began,
-            without_vector=without_vector,
+        kept = _Kept(
+            index=index, version=now, marks=before, bytes=size, at=began, without_vector=without_vector,
             used=self._searches,
-        )
-        self.bytes += size
+        )  # fmt: skip
+        if not self._keep(key, kept, scope.since):
+            raise Unfit("there is no room for its index beside those in use")
 
     async def _read(
         self, app_id: str, target: SearchTarget, check: Callable[[], Awaitable[object]]
@@ -550,21 +517,40 @@ class ScopeIndexes:
         if kept is not None:
             self.bytes -= kept.bytes
 
-    def _giving_way(self, key: _Key, scope: _Scope) -> Sequence[_Key] | None:
-        """Return what makes room for a scope's index; None if it must not be kept.
+    def _keep(self, key: _Key, kept: _Kept, since: int) -> bool:
+        """Keep an index if there is room for it beside those in use since a search."""
+        evicted = self._giving_way(key[0], kept.bytes, since)
+        for each in evicted or ():
+            self._drop(each)
+            self.evicted += 1
+        if evicted is not None:
+            self._kept[key] = kept
+            self.bytes += kept.bytes
+        return evicted is not None
 
-        What was used since the scope was last to be built is in use: of two that are used in turn, one stays.
+    def _grown(self, key: _Key, kept: _Kept, size: int) -> bool:
+        """Keep an index that has grown, if there is room for it: only this search uses it."""
+        self._drop(key)
+        kept.bytes = size
+        return self._keep(key, kept, self._searches)
+
+    def _giving_way(self, own: str, size: int, since: int) -> Sequence[_Key] | None:
+        """Return what makes room for an index of an app; None if it must not be kept.
+
+        What was used since the search ``since`` is in use: for an index to build, since its scope was last to be built,
+        so of two that are used in turn, one stays.
         """
-        own, found = key[0], list[_Key]()
-        apps = self._bytes_of_apps()
-        apps[own] = apps.get(own, 0) + scope.bytes
+        found = list[_Key]()
+        apps: dict[str, int] = {own: size}
+        for (app_id, *_), there in self._kept.items():
+            apps[app_id] = apps.get(app_id, 0) + there.bytes
         share = self.limit // len(apps)
-        beyond = {app_id for app_id, size in apps.items() if size > share}
+        beyond = {app_id for app_id, all_bytes in apps.items() if all_bytes > share}
         oldest: dict[str, deque[_Key]] = {app_id: deque() for app_id in beyond}
         for each in self._kept:
             if each[0] in beyond:
                 oldest[each[0]].append(each)
-        needed = self.bytes + scope.bytes - self.limit
+        needed = self.bytes + size - self.limit
         while needed > 0:
             if not beyond:
                 return None
@@ -574,25 +560,13 @@ class ScopeIndexes:
                 beyond.remove(largest)
                 continue
             has_right = largest != own and apps[own] <= max(share, apps[largest] - kept.bytes)
-            if not has_right and kept.used > scope.since:
+            if not has_right and kept.used > since:
                 beyond.remove(largest)
                 continue
             found.append(oldest[largest].popleft())
             apps[largest] -= kept.bytes
             needed -= kept.bytes
         return found
-
-    def _bytes_of_apps(self) -> dict[str, int]:
-        apps: dict[str, int] = {}
-        for (app_id, *_), kept in self._kept.items():
-            apps[app_id] = apps.get(app_id, 0) + kept.bytes
-        return apps
-
-    def _evict(self) -> None:
-        apps = self._bytes_of_apps()
-        largest = max(apps, key=lambda app_id: apps[app_id])
-        self._drop(next(key for key in self._kept if key[0] == largest))
-        self.evicted += 1
 
 
 def _bytes_of(key: _Key) -> int:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import httpx
 from pydantic import BaseModel, Field, SecretStr, ValidationError
@@ -19,11 +19,28 @@ from graphweft_workers.support.timing import TIMING
 from graphweft_workers.telemetry import tracing_spans
 from graphweft_workers.telemetry.metrics import MODEL_CALLS, MODEL_DURATION, MODEL_TOKENS
 
-_REFUSALS: Final = frozenset({400, 413, 422})
-"""May be about the content of a request; others are about the key (401), the model (404) or a quota (429)."""
-_BUSY: Final = 429
-"""The status of an endpoint that had too many requests, whatever is in them."""
-_SOON: Final = frozenset({408, 409, 425, _BUSY})
+type _Blame = Literal["content", "perhaps", "other"]
+"""What a status says of the content of a request: that it is refused; nothing, so that a test request has to tell; or
+that it is not the cause.
+"""
+_MEANINGS: Final[Mapping[int, tuple[_Blame, str]]] = {
+    400: ("content", ""),
+    401: ("other", "the key"),
+    402: ("other", "the account: it has to be paid for"),
+    403: ("perhaps", "the key and its permissions"),  # or a filter before the model
+    404: ("perhaps", "the URL and the model"),
+    407: ("other", "the proxy and its key"),
+    408: ("perhaps", ""),  # a long text takes long
+    409: ("other", ""),  # about what the server is doing
+    413: ("content", ""),
+    422: ("content", ""),
+    425: ("other", ""),  # about the connection
+    # About a quota. A test request is short, so it may have its place where a long one has none: it is no evidence.
+    429: ("other", ""),
+}
+"""By status: what it says of the content, and what to check; without that, it passes by itself. Other statuses of 400
+and more may be a filter's before the model, and those of 500 and more an end that a text has brought about.
+"""
 _FENCE: Final = re.compile(r"^\s*```[A-Za-z]*\s*\n(.*?)\n?\s*```\s*$", re.DOTALL)
 _USAGE: Final = re.compile(rb'"(prompt_tokens|completion_tokens)"\s*:\s*([0-9]{1,12})')
 _DIRECTIONS: Final = {b"prompt_tokens": "input", b"completion_tokens": "output"}
@@ -56,8 +73,8 @@ class EndpointUnavailable(Transient):
 
     @property
     def may_be_of_content(self) -> bool:
-        """Whether what was sent may be the cause: not if it was not sent, or the endpoint had too many requests."""
-        return self.sent and self.status != _BUSY
+        """Whether what was sent may be the cause, which a test request tells then."""
+        return self.sent and (self.status is None or _meaning(self.status)[0] == "perhaps")
 
 
 class EndpointRefused(Permanent):
@@ -207,16 +224,21 @@ async def fails_alone(error: EndpointUnavailable, test: Callable[[], Awaitable[o
 def _failure(url: str, answer: httpx.Response) -> EndpointUnavailable | EndpointRefused:
     status = answer.status_code
     message = f"{url} answered {status}{_code(answer)}"
-    if status in _REFUSALS:
+    blame, check = _meaning(status)
+    if blame == "content":
         return EndpointRefused(message)
-    soon = status in _SOON or status >= 500
-    if not soon:
-        hint = {401: "the key", 403: "the key and its permissions", 404: "the URL and the model"}.get(status, "the URL")
-        message += f": check {hint}"
+    if check:
+        message += f": check {check}"
     wait_s = _retry_after_s(answer)
     if wait_s is None:
-        wait_s = TIMING.models.soon_s if soon else TIMING.models.set_up_s
+        wait_s = TIMING.models.set_up_s if check else TIMING.models.soon_s
     return EndpointUnavailable(message, retry_after_s=wait_s, status=status)
+
+
+def _meaning(status: int) -> tuple[_Blame, str]:
+    if status in _MEANINGS:
+        return _MEANINGS[status]
+    return ("other" if status < 400 else "perhaps", "" if status >= 500 else "the URL")
 
 
 def _code(answer: httpx.Response) -> str:

@@ -77,7 +77,7 @@ async def archive_state(settings: Settings, bus: Bus, partitions: Sequence[Parti
     from graphweft_workers.wiring import features as jobs
 
     try:
-        groups = {name: await _status(settings, name) for name in (channels.MUTATION_GROUP, *jobs.groups(settings))}
+        groups = {name: await _status(bus, name) for name in (channels.MUTATION_GROUP, *jobs.groups(settings))}
         reader = ArchiveReader(make_archive(settings))
         found = await _progress(reader, bus, partitions, groups)
         rebuild = await to_rebuild(make_archive(settings))
@@ -119,8 +119,7 @@ async def _progress(
     return {"behind": behind, "trimmable": trimmable, "held_by": held_by, "lost": lost}
 
 
-async def _status(settings: Settings, group: str) -> Sequence[PartitionStatus]:
-    async with contextlib.aclosing(make_bus(settings, group=group, archived=False)) as bus:
-        status = await bus.partitions.status()
+async def _status(bus: Bus, group: str) -> Sequence[PartitionStatus]:
+    status = await bus.partitions.status(group=group)
     # Partitions without a position of a job do not hold up trimming.
     return [each for each in status if each.position or group == channels.MUTATION_GROUP]

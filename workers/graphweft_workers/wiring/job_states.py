@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from graphweft_contracts import channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
+from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.usage.waits import JOB, JOB_SHOWN_S, WaitRecord, wait_records
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring import features as jobs
-from graphweft_workers.wiring.connections import make_bus
 
 _SKIPS: Final[Mapping[str, str]] = {
     "text_refused": "texts have no vector, because the embedder refuses them: searches find them by words and time; "
@@ -25,6 +25,7 @@ _SKIPS: Final[Mapping[str, str]] = {
     "worker names them",
     "events_lost": "events were trimmed from the bus before the job read them: trim with `graphweft trim` only",
 }
+_MOST_NAMES: Final = 10
 _GOES_ON: Final = "its events wait in the log, and it goes on by itself once this is mended"
 MODELS: Final[Mapping[str, str]] = {
     channels.MEMORY_GROUP: "embedder",
@@ -72,6 +73,8 @@ class JobState:
     """How many there are; 0 if these settings do not ask for the job."""
     idle: Sequence[int]
     """Partitions that no worker of it reads; empty likewise."""
+    behind: Sequence[str]
+    """Apps that wait while others go on; empty likewise."""
     waits: Sequence[JobWait]
     skips: Sequence[JobSkips]
 
@@ -86,16 +89,19 @@ class JobState:
             f"{each.worker}): {each.reason}; {each.next}"
             for each in self.waits
         ]
+        if self.behind:
+            some = ", ".join(self.behind[:_MOST_NAMES]) + (" and others" if len(self.behind) > _MOST_NAMES else "")
+            waiting = counted(len(self.behind), "app that waits", "apps that wait")
+            found.append(f"the job {self.group} goes on without {waiting}: {some}")
         if self.idle and self.lag:
             idle = counted(len(self.idle), "partition has", "partitions have")
             found.append(f"the job {self.group}: {idle} no worker: start `graphweft run memory`")
         return found
 
 
-async def job_states(
-    settings: Settings, records: Mapping[str, bytes], *, clock: Clock = SYSTEM_CLOCK
-) -> list[JobState]:
+async def job_states(settings: Settings, bus: Bus, *, clock: Clock = SYSTEM_CLOCK) -> list[JobState]:
     """Return the jobs that the settings ask for, and others that have a record. Raises ``BusUnavailable``."""
+    records = (await bus.usage.after(None)).found
     now = clock.now().timestamp()
     shown_s = JOB_SHOWN_S + 2 * settings.extractor_timeout_ms / 1000  # a try of an episode and a test request
     of_group: dict[str, dict[str, WaitRecord]] = {group: {} for group in jobs.groups(settings)}
@@ -106,20 +112,21 @@ async def job_states(
     return [
         JobState(
             group=group,
-            **await _lag(settings, group, asked=group in asked),
+            **await _lag(bus, group, asked=group in asked),
             **_of_workers(group, workers, now, shown_s),
         )
         for group, workers in of_group.items()
     ]
 
 
-async def _lag(settings: Settings, group: str, *, asked: bool) -> Mapping[str, Any]:
+async def _lag(bus: Bus, group: str, *, asked: bool) -> Mapping[str, Any]:
     if not asked:
-        return {"lag": None, "partitions": 0, "idle": []}
-    async with aclosing(make_bus(settings, group=group)) as bus:
-        partitions = await bus.partitions.status()
+        return {"lag": None, "partitions": 0, "idle": [], "behind": []}
+    partitions = await bus.partitions.status(group=group)
     idle = [each.id for each in partitions if each.owner is None]
-    return {"lag": sum(each.lag for each in partitions), "partitions": len(partitions), "idle": idle}
+    behind = sorted({app_id for each in partitions for app_id in PositionNote.decode(each.note).parked})
+    lag = sum(each.lag for each in partitions)
+    return {"lag": lag, "partitions": len(partitions), "idle": idle, "behind": behind}
 
 
 def _next(group: str) -> str:

@@ -121,7 +121,7 @@ async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None 
         count_causes(await bus.dead_letters.read(limit=MAX_LETTERS, size=letters_size, whole=False)) if letters else []
     )
     archive = await archive_state(settings, bus, partitions)
-    jobs = await job_states(settings, (await bus.usage.after(None)).found)
+    jobs = await job_states(settings, bus)
     files = {digest: each.files for digest, each in (await _stored(bus, rules)).items()}
     return ServiceStatus(
         partitions=partitions,

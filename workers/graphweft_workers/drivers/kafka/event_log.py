@@ -166,7 +166,7 @@ class KafkaEventLog:
     async def committed(self, partition: int) -> CommittedPosition:
         """See ``Partitions.committed``."""
         await self.count()
-        position, note = (await self._positions([partition]))[partition]
+        position, note = (await self._positions([partition], self._group_name))[partition]
         self._group.is_committed(partition, position, note)
         return _committed(position, note)
 
@@ -268,10 +268,11 @@ class KafkaEventLog:
         """See ``Partitions.commit``. Raises ``BusUnavailable`` when another worker owns the partition."""
         await self._group.commit(partition, self._position(partition, committed), committed.note)
 
-    async def status(self) -> Sequence[PartitionStatus]:
+    async def status(self, *, group: str = "") -> Sequence[PartitionStatus]:
         """See ``Partitions.status``."""
-        positions = await self._positions(range(await self.count(fresh=True)))
-        owners = await self._owners()
+        name = group or self._group_name
+        positions = await self._positions(range(await self.count(fresh=True)), name)
+        owners = await self._owners(name)
         partitions = [TopicPartition(channels.EVENTS_TOPIC, number) for number in positions]
         bounds = await self._ranges.bounds(partitions)
         return [
@@ -301,13 +302,13 @@ class KafkaEventLog:
             return following
         return max(int(after.offset or -1) + 1, after.count)
 
-    async def _positions(self, numbers: Iterable[int]) -> dict[int, tuple[int, str]]:
-        """Return the group's positions (-1: none) and notes by partition."""
+    async def _positions(self, numbers: Iterable[int], group: str) -> dict[int, tuple[int, str]]:
+        """Return a group's positions (-1: none) and notes by partition."""
         partitions = [TopicPartition(channels.EVENTS_TOPIC, number) for number in numbers]
         async with self._administration() as admin:
             while True:
                 try:
-                    found = await admin.list_consumer_group_offsets(self._group_name, partitions=partitions)
+                    found = await admin.list_consumer_group_offsets(group, partitions=partitions)
                     break
                 except GroupCoordinatorNotAvailableError:  # the first request makes a new cluster set up its groups
                     await self._clock.sleep(self._timing.step_s)
@@ -319,9 +320,9 @@ class KafkaEventLog:
             for partition in partitions
         }
 
-    async def _owners(self) -> dict[int, str]:
+    async def _owners(self, group: str) -> dict[int, str]:
         async with self._administration() as admin:
-            (response,) = await admin.describe_consumer_groups([self._group_name])
+            (response,) = await admin.describe_consumer_groups([group])
             return owners_in(response.to_object()["groups"])
 
     @contextlib.asynccontextmanager

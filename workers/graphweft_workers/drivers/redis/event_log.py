@@ -351,14 +351,15 @@ class RedisEventLog:
         given = (self._group_name, offset, committed.count, partition, committed.note)
         await self.call("EVAL", _COMMIT, 2, stream, notes, *given)
 
-    async def status(self) -> Sequence[PartitionStatus]:
+    async def status(self, *, group: str = "") -> Sequence[PartitionStatus]:
         """See ``Partitions.status``."""
+        name = group or self._group_name
         partitions = await self.count(fresh=True)
         streams = [await self.stream(partition) for partition in range(partitions)]
         with _bus_errors():
             pipeline = self._redis.pipeline(transaction=False)
-            pipeline.hgetall(channels.notes(self._group_name))
-            pipeline.mget([channels.lease(partition, self._group_name) for partition in range(partitions)])
+            pipeline.hgetall(channels.notes(name))
+            pipeline.mget([channels.lease(partition, name) for partition in range(partitions)])
             for stream in streams:
                 pipeline.xinfo_groups(stream)
                 pipeline.xinfo_stream(stream)
@@ -380,11 +381,11 @@ class RedisEventLog:
             if offset_number(last)[0] >= now_ms + FAR_MS:
                 read = await self.call("XREVRANGE", streams[partition], end_of_read(now_ms), "-", "COUNT", 1)
                 last = read[0][0].decode() if read else "0-0"
-            group = self._own(groups)
-            position = group["last-delivered-id"].decode() if group else ""
-            if group and group["entries-read"] == written:  # also behind a tail that was trimmed before it was read
+            of_group = _named(groups, name)
+            position = of_group["last-delivered-id"].decode() if of_group else ""
+            if of_group and of_group["entries-read"] == written:  # also behind a tail that was trimmed unread
                 position = max(position, last, key=offset_number)
-            lag = group["lag"] if group else length
+            lag = of_group["lag"] if of_group else length
             found.append(
                 PartitionStatus(
                     id=partition,
@@ -488,19 +489,13 @@ class RedisEventLog:
 
     async def _group(self, partition: int) -> dict[str, Any] | None:
         try:
-            return self._own(await self._redis.xinfo_groups(await self.stream(partition)))
+            return _named(await self._redis.xinfo_groups(await self.stream(partition)), self._group_name)
         except NoPermissionError as error:
             raise unavailable(error) from error
         except ResponseError:  # no such key: nothing has been written
             return None
         except (RedisError, OSError) as error:
             raise unavailable(error) from error
-
-    def _own(self, groups: Any) -> dict[str, Any] | None:
-        if isinstance(groups, Exception):  # no such key
-            return None
-        name = self._group_name.encode()
-        return next((group for group in groups if group["name"] == name), None)
 
     async def call(self, *command: Any) -> Any:
         """Run a command. Raises ``BusUnavailable``."""
@@ -510,6 +505,12 @@ class RedisEventLog:
             if type(error) is ResponseError and str(error).startswith("BUSYGROUP"):
                 raise
             raise unavailable(error) from error
+
+
+def _named(groups: Any, name: str) -> dict[str, Any] | None:
+    if isinstance(groups, Exception):  # no such key
+        return None
+    return next((group for group in groups if group["name"] == name.encode()), None)
 
 
 def _is_missing(reply: Exception) -> bool:

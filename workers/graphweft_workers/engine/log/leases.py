@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any, Final
 
@@ -186,10 +187,12 @@ class Lease:
             self._extend_at = holder.next_tick()
         return True
 
-    async def read(self, after: CommittedPosition, *, limit: int) -> Batch:
-        """Return the events after a position; an empty batch if none arrive within some seconds, or at ``stop``."""
+    async def read(self, after: CommittedPosition, *, limit: int, most_s: float = math.inf) -> Batch:
+        """Return the events after a position; an empty batch if none arrive within some seconds, ``most_s`` at most, or
+        at ``stop``.
+        """
         holder = self._holder
-        wait_s = max(0.0, min(holder.timing.read_s, self._extend_at - holder.clock.monotonic()))
+        wait_s = max(0.0, min(holder.timing.read_s, most_s, self._extend_at - holder.clock.monotonic()))
         read = holder.bus.log.read(self.number, after, limit=limit, wait_s=wait_s)
         async with _racing(read, holder) as (reading, both):
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""The note that a mutation worker commits with a partition's position: written dead letters and parked apps.
+"""The note that a worker commits with a partition's position: written dead letters and parked apps.
 
 The position is the smallest one of all apps. The note says how far the partition was read beyond it.
 """
@@ -28,8 +28,8 @@ class ParkedApp:
     """Its skips and dead letters are written up to this offset; None: as far as those of other apps."""
     why: str = "slow"
     """``slow``: its graph takes its time; ``slow_writes``: it rests, see ``write_budget``; ``dear_events``: see
-    ``app_costs``; ``unavailable``: its graph does not answer or refuses work; ``rules_lost``: see ``lost_rules``; or
-    ``needs_rebuild``: see ``older_graph``."""
+    ``app_costs``; ``unavailable``: its graph does not answer or refuses work; ``rules_lost``: see ``lost_rules``;
+    ``needs_rebuild``: see ``older_graph``; or ``waits``: a job's, see ``job_progress``."""
     since: int = 0
     """Unix time in seconds."""
 

@@ -28,8 +28,12 @@ _MOST_REASONS: Final = 20
 _NUMBERS: Final = re.compile(r"\b[0-9]+[:-][0-9:-]+")
 """Positions on the log, which differ from wait to wait."""
 
-type WaitKey = tuple[int, Literal["events", "tick"]]
-"""A partition, and which of the job's calls on it waits."""
+type WhatWaits = Literal["events", "apps", "tick"]
+"""The events in hand, apps that wait while others go on, or the call for what is due by time alone."""
+type WaitKey = tuple[int, WhatWaits]
+"""A partition, and what of it waits."""
+
+WHAT_WAITS: Final[tuple[WhatWaits, ...]] = ("events", "apps", "tick")
 
 
 @dataclass(slots=True)

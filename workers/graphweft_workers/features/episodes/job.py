@@ -97,15 +97,12 @@ class EpisodesJob(Job):
         self._pause_s = pause_s
         self._clock = clock
         self._timing = timing
-        self._begun: set[int] = set()
-        """Partitions not yet searched for events of an earlier owner."""
-        self._done: dict[int, set[_Key]] = {}
-        """Partition -> emitted events of episodes that are not committed yet."""
+        self._earlier: dict[int, set[_Key]] = {}
+        """Partition -> events of an earlier owner, of episodes that were not committed; once they were looked for."""
 
     async def begin(self, partition: int) -> None:
         """See ``Job.begin``."""
-        self._begun.add(partition)
-        self._done[partition] = set()
+        self._earlier.pop(partition, None)
 
     async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | DeadLetter]]:
         """See ``Job.handle``. Raises ``ExtractorUnavailable`` after it has yielded all results."""
@@ -113,15 +110,15 @@ class EpisodesJob(Job):
         if not tasks:
             return
         partition = int(seen[0].position.partition(":")[0])
-        if partition in self._begun:
-            self._done[partition] = await self._emitted(partition, tasks[0].entry.offset)
-            self._begun.remove(partition)
-        done = self._done.setdefault(partition, set())
-        async with contextlib.aclosing(self._read(task for task in tasks if task.key not in done)) as outcomes:
+        if partition not in self._earlier:
+            self._earlier[partition] = await self._emitted(partition, tasks[0].entry.offset)
+        earlier = self._earlier[partition]
+        async with contextlib.aclosing(self._read(task for task in tasks if task.key not in earlier)) as outcomes:
             async for some in outcomes:
                 yield [outcome for _, outcome in some if outcome is not None]
-                done.update(task.key for task, _ in some)
-        done.difference_update(task.key for task in tasks)
+                for task, _ in some:
+                    task.seen.done = True
+        earlier.difference_update(task.key for task in tasks)
 
     async def aclose(self) -> None:
         """See ``Job.aclose``."""

@@ -25,7 +25,7 @@ from graphweft_workers.features.memory.retention import Retention
 from graphweft_workers.features.memory.summariser import ConversationFailed, MemoryText, Summariser
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.ports.job import Job, JobEvent, JobSkip
+from graphweft_workers.ports.job import AppWait, Job, JobEvent, JobSkip
 from graphweft_workers.retrieval.records import MEMORY_LABEL, NOT_PINNED
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import TIMING, MemoryTiming
@@ -107,41 +107,37 @@ class ConsolidationJob(Job):
         self._progress = GraphProgress(graph, bus, clock=clock, timing=timing)
         self._under_way: BoundedDict[_Thread, tuple[str, float]] = BoundedDict(_REMEMBERED)
         """Thread -> id of its pending event, and when it was emitted."""
-        self._looked_at: BoundedDict[tuple[str, str], str] = BoundedDict(_REMEMBERED)
-        """(App, chat) of batches that are not done -> position of the last event with which it was looked at."""
         self.summaries: int = 0
         """Number of emitted summaries."""
 
     @override
-    async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | JobSkip]]:
-        """See ``Job.handle``. Raises ``MutationsBehind`` and ``SummariserUnavailable``."""
+    async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | JobSkip | AppWait]]:
+        """See ``Job.handle``. Raises ``SummariserUnavailable``."""
         if self._retention is not None:
             self._retention.note(each.event.appid for each in seen)
         if self._summariser is None:
             return
-        last: dict[tuple[str, str], str] = {(each.event.appid, each.event.chatid): each.position for each in seen}
-        rest = {chat: position for chat, position in last.items() if self._looked_at.get(chat) != position}
-        at = {each.event.appid: each.position for each in seen if (each.event.appid, each.event.chatid) in rest}
-        behind = await self._progress.behind(at)
+        chats: dict[tuple[str, str], list[JobEvent]] = {}
         for each in seen:
-            if each.event.type == _SUMMARIZED and each.event.appid not in behind:
-                self._came_back(each.event)
-        failed: ConversationFailed | None = None
-        for (app_id, chat_id), position in rest.items():
-            if app_id in behind:
+            chats.setdefault((each.event.appid, each.event.chatid), []).append(each)
+        behind = await self._progress.behind({each.event.appid: each.position for each in seen})
+        if behind:
+            yield behind
+        waits = {each.app_id for each in behind}
+        for (app_id, chat_id), of_chat in chats.items():
+            if app_id in waits:
                 continue
+            for each in of_chat:
+                if each.event.type == _SUMMARIZED:
+                    self._came_back(each.event)
             try:
                 async for outcome in self._chat(app_id, chat_id, self._summariser):
                     yield [outcome]
             except ConversationFailed as error:
-                failed = error
+                yield [AppWait(app_id=app_id, error=error)]
                 continue
-            self._looked_at[app_id, chat_id] = position
-        for waits in (failed, *behind.values()):
-            if waits is not None:
-                raise waits
-        for chat in last:
-            self._looked_at.pop(chat, None)
+            for each in of_chat:
+                each.done = True
 
     @override
     async def tick(self, partition: int, partitions: int) -> AsyncGenerator[Sequence[Event | JobSkip]]:

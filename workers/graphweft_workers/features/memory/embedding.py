@@ -44,10 +44,6 @@ class _Text:
     version: str | None
     text: str
 
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.of.position, self.number
-
 
 class EmbeddingJob(Job):
     """Emits a ``memory.embedded`` event for each message of each ``memory.add`` event, and each new text of an update.
@@ -72,20 +68,16 @@ class EmbeddingJob(Job):
         """Number of refused texts."""
         self._with_refused: OrderedDict[str, None] = OrderedDict()
         """Apps with a refused text in their last call, at most ``_MOST_APPS``."""
-        self._done: dict[str, set[tuple[str, int]]] = {}
-        """Texts of the batch in hand whose outcomes the bus holds, by partition: not repeated after an outage."""
 
     async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | JobSkip]]:
         """See ``Job.handle``. Raises ``EmbedderUnavailable``."""
         wanted = [
-            text for each in seen if each.retried is None or each.retried.rule in self.types for text in _texts_of(each)
+            text
+            for each in seen
+            if each.retried is None or each.retried.rule in self.types
+            for text in _texts_of(each)
+            if text.number not in each.parts
         ]
-        if not wanted:
-            return
-        partition = wanted[0].of.position.partition(":")[0]
-        done = self._done.get(partition, set()) & {text.key for text in wanted}
-        self._done[partition] = done
-        wanted = [text for text in wanted if text.key not in done]
         for some in self._together(wanted):
             vectors = await embed_each(self._embedder, [each.text for each in some])
             if len(vectors) != len(some):
@@ -97,12 +89,12 @@ class EmbeddingJob(Job):
                 vector = as_vector(given) if given is not None else None
                 outcomes.append(self._refused(text) if vector is None else self._event(text, vector))
             yield outcomes
-            done.update(text.key for text in some)
+            for text in some:
+                text.of.parts.add(text.number)
             self.embedded += sum(isinstance(each, Event) for each in outcomes)
             refusing = {each.app_id for each in outcomes if isinstance(each, JobSkip)}
             for app_id in {text.of.event.appid for text in some}:
                 self._note_app(app_id, refuses=app_id in refusing)
-        self._done.pop(partition, None)
 
     def _together(self, wanted: Sequence[_Text]) -> Iterator[Sequence[_Text]]:
         """Divide texts into those of one call of the embedder.

@@ -8,6 +8,7 @@ from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.job import AppWait
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.support.timing import TIMING, MemoryTiming
 
@@ -27,16 +28,19 @@ class GraphProgress:
         self._clock = clock
         self._timing = timing
 
-    async def behind(self, last: Mapping[str, str]) -> Mapping[str, MutationsBehind]:
+    async def behind(self, last: Mapping[str, str]) -> list[AppWait]:
         """Return the apps whose graph does not hold all events up to a position yet; the other graphs may be read."""
-        found = {
-            app_id: MutationsBehind(
-                f"the mutation workers have not applied {position} of {app_id!r} yet",
-                retry_after_s=self._timing.behind_s,
+        found = [
+            AppWait(
+                app_id=app_id,
+                error=MutationsBehind(
+                    f"the mutation workers have not applied {position} of {app_id!r} yet",
+                    retry_after_s=self._timing.behind_s,
+                ),
             )
             for app_id, position in last.items()
             if not await self._holds(app_id, position)
-        }
+        ]
         if len(found) < len(last):
             await self._clock.sleep(self._graph.settle_s)
         return found

@@ -111,38 +111,37 @@ class Retention:
         listed = await self._graph.apps() if isinstance(self._graph, Apps) else ()
         apps = sorted({*listed, *self._noted})
         first = bisect_right(apps, self._last)
-        away: list[str] = []
-        answered = False
+        left_out: list[str] = []
+        away, answered = 0, False
         async with AsyncExitStack() as stack:
             turns: deque[tuple[str, AsyncGenerator[Sequence[_Row]]]] = deque()
             for app_id in (*apps[first:], *apps[:first]):
                 turns.append((app_id, await stack.enter_async_context(aclosing(self._of(app_id, now)))))
             while turns:
                 app_id, pages = turns.popleft()
-                self._last = app_id
+                self._last, rows = app_id, None
                 try:
                     rows = await anext(pages, None)
                 except QueryFailed as error:
                     logger.warning("retention_failed", app_id=app_id, code=error.code, message=str(error))
-                    yield [JobSkip(app_id=app_id, reason="query_failed")]
-                    continue
+                    left_out.append(app_id)
                 except GraphUnavailable as error:
-                    away.append(app_id)
-                    if len(away) == _AWAY or not (answered or turns):
+                    away += 1
+                    if away == _AWAY or not (answered or turns):
                         raise
                     logger.warning("retention_failed", app_id=app_id, code="unavailable", message=str(error))
-                    continue
-                answered = True
-                if away:
-                    yield [JobSkip(app_id=each, reason="query_failed") for each in away]
-                    away.clear()
+                    left_out.append(app_id)
+                    if turns:  # the next graph tells whether all are unavailable
+                        continue
+                away, answered = 0, True
+                if left_out:
+                    yield [JobSkip(app_id=each, reason="query_failed") for each in left_out]
+                    left_out.clear()
                 if rows is not None:
                     turns.append((app_id, pages))
                     if events := self._events(app_id, rows):
                         yield events
                     self._remember(app_id, rows)
-        if away:
-            yield [JobSkip(app_id=each, reason="query_failed") for each in away]
 
     async def _of(self, app_id: str, now: datetime) -> AsyncGenerator[Sequence[_Row]]:
         """Yield the memories of an app that are due, after few queries each time; some pages are empty."""

@@ -12,7 +12,7 @@ the same chat.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, override
 
 from graphweft_contracts import DeadLetter, Event, QueryFailed, channels
@@ -24,7 +24,7 @@ from graphweft_workers.features.memory.judge import JudgementFailed, StatementJu
 from graphweft_workers.features.memory.mutations import MOST_ENDED, SAME_OWNER
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.ports.job import Job, JobEvent
+from graphweft_workers.ports.job import AppWait, Job, JobEvent
 from graphweft_workers.retrieval.records import JUDGED, STATEMENT
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import TIMING, MemoryTiming
@@ -44,7 +44,7 @@ _ATTEMPTS: Final = 3
 _TRIES: Final = 5
 """How often the model may fail for a statement while it answers others: then the event becomes a dead letter."""
 _REMEMBERED: Final = 10_000
-"""Limit of events whose progress is remembered: batches of 50 partitions."""
+"""Limit of events of which the tries are counted."""
 _ADD: Final = "memory.add"
 _JUDGED: Final = "statement.judged"
 
@@ -84,17 +84,6 @@ class _Found:
     digest: str
 
 
-@dataclass(slots=True)
-class _Progress:
-    """How far the work on one event is."""
-
-    verdicts: dict[str, list[Event]] = field(default_factory=dict[str, list[Event]])
-    """By statement that was compared: what the bus does not hold yet."""
-    tries: int = 0
-    """How often the model failed for a statement of it."""
-    done: bool = False
-
-
 class VerdictsJob(Job):
     """Emits ``statement.judged`` events for new statements that have candidates.
 
@@ -118,44 +107,32 @@ class VerdictsJob(Job):
         self._judge = judge
         self._timing = timing
         self._progress = GraphProgress(graph, bus, timing=timing)
-        self._events: BoundedDict[str, _Progress] = BoundedDict(_REMEMBERED)
-        """By position, of batches that are not done; beyond the limit, work is repeated."""
+        self._tries: BoundedDict[str, int] = BoundedDict(_REMEMBERED)
+        """By position of an event: how often the model failed for a statement of it alone."""
 
     @override
-    async def begin(self, partition: int) -> None:
-        """See ``Job.begin``."""
-        for position in [each for each in self._events if each.startswith(f"{partition}:")]:
-            del self._events[position]
-
-    @override
-    async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | DeadLetter]]:
-        """See ``Job.handle``. Raises ``MutationsBehind`` and ``JudgeUnavailable``."""
-        rest = [each for each in seen if each.position not in self._events or not self._events[each.position].done]
-        behind = await self._progress.behind({each.event.appid: each.position for each in rest})
-        failed: StatementsFailed | None = None
-        for each in rest:
-            if each.event.appid in behind:
+    async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | DeadLetter | AppWait]]:
+        """See ``Job.handle``. Raises ``JudgeUnavailable``."""
+        behind = await self._progress.behind({each.event.appid: each.position for each in seen})
+        if behind:
+            yield behind
+        waits = {each.app_id for each in behind}
+        for each in seen:
+            if each.event.appid in waits:
                 continue
-            progress = self._events.get(each.position) or _Progress()
-            self._events[each.position] = progress
             try:
-                async for events in self._of(each, progress):
+                async for events in self._of(each):
                     yield events
             except StatementsFailed as error:
-                progress.tries += 1
-                if progress.tries < _TRIES:
-                    failed = error
+                tries = self._tries.pop(each.position, 0) + 1
+                if tries < _TRIES:
+                    self._tries[each.position] = tries
+                    yield [AppWait(app_id=each.event.appid, error=error)]
                     continue
                 yield [self._letter(each, error)]
             except (QueryFailed, JudgementFailed) as error:
                 yield [self._letter(each, error)]
-            progress.done = True
-            progress.verdicts.clear()
-        for waits in (failed, *behind.values()):
-            if waits is not None:
-                raise waits
-        for each in seen:
-            self._events.pop(each.position, None)
+            each.done = True
 
     @override
     async def aclose(self) -> None:
@@ -163,20 +140,17 @@ class VerdictsJob(Job):
         await self._judge.aclose()
         await self._bus.aclose()
 
-    async def _of(self, each: JobEvent, progress: _Progress) -> AsyncGenerator[Sequence[Event]]:
+    async def _of(self, each: JobEvent) -> AsyncGenerator[Sequence[Event]]:
         """Yield the verdicts on the statements of an event that the bus does not hold yet."""
         if each.retried is not None and (each.retried.rule, each.retried.mutation) != EXTRACT:
             return
         event = each.event
         found, attempt = await (self._of_messages(event) if event.type == _ADD else self._outdated(event))
         also = () if each.retried is None or event.type != _ADD else (each.retried.letter,)
-        known = progress.verdicts
         for new in found:
-            if new.said.id not in known:
-                known[new.said.id] = await self._verdicts(event, new, attempt=attempt, also=also)
-            if verdicts := known[new.said.id]:
-                yield verdicts
-                known[new.said.id] = []
+            if new.said.id not in each.parts:
+                yield await self._verdicts(event, new, attempt=attempt, also=also)
+                each.parts.add(new.said.id)
 
     async def _of_messages(self, event: Event) -> tuple[Sequence[_Found], int]:
         messages = MemoryAdd.model_validate(event.data).messages

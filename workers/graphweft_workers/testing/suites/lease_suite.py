@@ -312,6 +312,7 @@ class LeaseSuite(BusFixtures):
             assert await one.partitions.committed(0) == where
             status = (await one.partitions.status())[0]
             assert (status.position, status.lag) == (where.offset, lag)
+        assert await bus.partitions.status(group=channels.MEMORY_GROUP) == await other.partitions.status()
         for partition in range(PARTITIONS):
             await other.leases.release(partition, "other")
         assert [status.owner for status in await bus.partitions.status()] == [OWNER] * PARTITIONS

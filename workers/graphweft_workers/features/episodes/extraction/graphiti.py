@@ -25,11 +25,13 @@ from typing import Any, Final, override
 import dotenv
 from pydantic import BaseModel, SecretStr, ValidationError
 
+from graphweft_contracts import Transient
 from graphweft_contracts.episodes import ANY_TYPE, Structure
 from graphweft_workers.features.episodes.extraction.protocol import (
     ExtractionFailed,
     Extractor,
     ExtractorUnavailable,
+    FailureReason,
     TextEpisode,
 )
 from graphweft_workers.features.episodes.extraction.shaping import SaidEntity, SaidRelation, shaped
@@ -79,9 +81,8 @@ class GraphitiExtractor(Extractor):
     The schema of the answer is sent in ``response_format`` and in the prompt; only in the prompt once a server has
     refused ``json_schema``.
 
-    ``ExtractorUnavailable``: the endpoint is unreachable, or answers 401, 403, 404, 408, 409, 425 or 429.
-    ``ExtractionFailed``: a timeout, a broken connection, 400, 413, 422, 5xx, or an invalid answer; ``check`` tells
-    whether the endpoint or the episode is the cause.
+    ``ExtractorUnavailable``: the episode cannot be the cause, see ``EndpointUnavailable.may_be_of_content``.
+    ``ExtractionFailed``: all other failures; ``check`` tells whether the endpoint or the episode is the cause.
     """
 
     def __init__(self, url: str, model: str, *, api_key: SecretStr | None = None, timeout_s: float = 120.0) -> None:
@@ -137,7 +138,9 @@ class GraphitiExtractor(Extractor):
             await self.ask(messages, _Ready)
         except ExtractionFailed as error:
             message = f"{error}, also for a test text: check the endpoint and the model {self._model!r}"
-            raise ExtractorUnavailable(message, retry_after_s=TIMING.models.malformed_s) from None
+            failure = error.__cause__
+            wait_s = failure.retry_after_s if isinstance(failure, Transient) else TIMING.models.malformed_s
+            raise ExtractorUnavailable(message, retry_after_s=wait_s) from None
 
     @override
     async def aclose(self) -> None:
@@ -168,12 +171,9 @@ class GraphitiExtractor(Extractor):
         try:
             return await self._endpoint.post(_PATH, body)
         except EndpointUnavailable as error:
-            if error.sent and error.status is None:
-                raise ExtractionFailed(
-                    str(error), reason="timeout" if error.timed_out else "extraction_failed"
-                ) from None
-            if error.status is not None and error.status >= 500:
-                raise ExtractionFailed(str(error)) from None
+            if error.may_be_of_content:
+                reason: FailureReason = "timeout" if error.timed_out else "extraction_failed"
+                raise ExtractionFailed(str(error), reason=reason) from error
             raise ExtractorUnavailable(str(error), retry_after_s=error.retry_after_s) from error.__cause__
 
     def _checked[T: BaseModel](self, content: bytes, form: type[T]) -> T:

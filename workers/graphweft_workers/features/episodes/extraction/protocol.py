@@ -10,6 +10,8 @@ from graphweft_contracts import Permanent, Transient
 from graphweft_contracts.episodes import EpisodeType, Structure
 from graphweft_workers.features.episodes.ontologies import Ontology
 
+type FailureReason = Literal["extraction_failed", "timeout"]
+
 
 class ExtractorUnavailable(Transient):
     """The extractor cannot read any episode at the moment; the episode is not the cause."""
@@ -21,9 +23,9 @@ class ExtractionFailed(Permanent):
     The message quotes neither the episode nor the model.
     """
 
-    def __init__(self, message: str, *, reason: Literal["extraction_failed", "timeout"] = "extraction_failed") -> None:
+    def __init__(self, message: str, *, reason: FailureReason = "extraction_failed") -> None:
         super().__init__(message)
-        self.reason: Literal["extraction_failed", "timeout"] = reason
+        self.reason: FailureReason = reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

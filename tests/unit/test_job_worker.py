@@ -1,0 +1,258 @@
+"""A worker of a job: an app for which the job fails waits, and holds up no other app."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import cast
+
+import pytest
+from tests.chaos.memory_bus import memory_bus
+from tests.services.virtual_time import VIRTUAL
+
+from graphweft import Event
+from graphweft.transport import Outgoing, Transport
+from graphweft_contracts import PartitionRefused, Transient, wire
+from graphweft_workers.engine.job_progress import JobProgress, WaitingApp
+from graphweft_workers.engine.job_worker import JobWorker
+from graphweft_workers.engine.log.position_note import MOST_PARKED, ParkedApp, PositionNote
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import CommittedPosition, Entry
+from graphweft_workers.ports.job import AppWait, Job, JobEvent
+
+
+def said(app_id: str, number: int) -> Event:
+    return Event.create("note.taken", app_id=app_id, chat_id="c", id=f"{app_id}{number}", source="/test", data={})
+
+
+def bus_of(events: Sequence[Event]) -> Bus:
+    entries = [
+        Entry(offset=str(number), fields=wire.encode(event), received=VIRTUAL.now())
+        for number, event in enumerate(events, 1)
+    ]
+    return memory_bus([entries])
+
+
+class Taken:
+    """The part of a transport that a job needs: it keeps what it gets, and refuses as often as it is told to."""
+
+    def __init__(self, refusals: int = 0) -> None:
+        self.ids: list[str] = []
+        self.refusals = refusals
+
+    async def append(self, events: Sequence[Outgoing]) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise PartitionRefused("mend it")
+        self.ids += [wire.decode(each.fields, received=VIRTUAL.now()).id for each in events]
+
+
+class Echo(Job):
+    """Answers each event by one, unless it fails for the app."""
+
+    group = "graphweft-echo"
+    types = frozenset({"note.taken"})
+
+    def __init__(self, *, alone: bool) -> None:
+        """``alone``: says for which app it fails; otherwise it fails for all that it is given with it."""
+        self.alone = alone
+        self.failing: Callable[[str], bool] = lambda app_id: False
+        self.given: list[str] = []
+
+    async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | AppWait]]:
+        failure = Transient("no answer", retry_after_s=0.5)
+        failing = {each.event.appid for each in seen if self.failing(each.event.appid)}
+        if failing and not self.alone:
+            raise failure
+        yield [AppWait(app_id=app_id, error=failure) for app_id in failing]
+        for each in seen:
+            if each.event.appid not in failing:
+                self.given.append(each.event.id)
+                yield [said(each.event.appid, int(each.offset)).model_copy(update={"id": f"of {each.event.id}"})]
+                each.done = True
+
+    async def aclose(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def working(bus: Bus, job: Job, transport: Taken) -> AsyncIterator[JobWorker]:
+    worker = JobWorker(bus, cast(Transport, transport), job, name="w", clock=VIRTUAL, batch_events=4)
+    task = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await task
+
+
+async def lag(bus: Bus) -> int:
+    [status] = await bus.partitions.status()
+    return status.lag
+
+
+def of(*apps: str) -> list[str]:
+    return [f"of {each}" for each in apps]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+async def test_an_app_for_which_the_job_fails_holds_up_no_other_app(alone: bool) -> None:
+    bus = bus_of([said(app_id, number) for number in range(20) for app_id in ("bad", "good")])
+    job, taken = Echo(alone=alone), Taken()
+    job.failing = lambda app_id: app_id == "bad"
+    async with working(bus, job, taken) as worker:
+        await VIRTUAL.sleep(600)
+        assert taken.ids == of(*(f"good{number}" for number in range(20)))
+        assert await lag(bus) == 40, "the position is that of the app that waits"
+        assert worker.account.waiting_s > 500
+        assert PositionNote.decode((await bus.partitions.committed(0)).note).parked.keys() == {"bad"}
+        job.failing = lambda app_id: False
+        await VIRTUAL.sleep(120)
+        assert taken.ids[20:] == of(*(f"bad{number}" for number in range(20)))
+        assert worker.account.waiting_s == 0
+    assert await lag(bus) == 0
+    assert (await bus.partitions.committed(0)).note == ""
+
+
+async def test_what_waits_is_not_lost_at_a_restart_and_nothing_is_done_twice() -> None:
+    events = [said(app_id, number) for number in range(20) for app_id in ("one", "good", "two")]
+    bus, job, taken = bus_of(events), Echo(alone=True), Taken()
+    failing = {"one", "two"}
+    job.failing = failing.__contains__
+    for _ in range(3):
+        async with working(bus, job, taken):
+            await VIRTUAL.sleep(600)
+    assert taken.ids == of(*(f"good{number}" for number in range(20)))
+    failing.remove("two")
+    async with working(bus, job, taken):
+        await VIRTUAL.sleep(600)
+    assert taken.ids[20:] == of(*(f"two{number}" for number in range(20)))
+    failing.clear()
+    failing.add("good")  # it has no events that are not done
+    async with working(bus, job, taken):
+        await VIRTUAL.sleep(600)
+    assert taken.ids[40:] == of(*(f"one{number}" for number in range(20)))
+    assert await lag(bus) == 0
+
+
+async def test_a_worker_that_ends_while_an_app_catches_up_repeats_a_batch_at_most() -> None:
+    bus = bus_of([*(said("bad", number) for number in range(40)), said("good", 0)])
+    job, taken = Echo(alone=True), Taken()
+    job.failing = lambda app_id: app_id == "bad" and len(taken.ids) != 1
+    async with working(bus, job, taken):
+        await VIRTUAL.sleep(600)
+    assert taken.ids[:1] == of("good0")
+    assert 1 < len(taken.ids) <= 5, "it failed again after its first batch"
+    job.failing = lambda app_id: False
+    async with working(bus, job, taken):
+        await VIRTUAL.sleep(600)
+    assert [each for each in taken.ids if each != "of good0"] == of(*(f"bad{number}" for number in range(40)))
+    assert await lag(bus) == 0
+
+
+async def test_if_too_many_apps_wait_the_position_waits_with_them() -> None:
+    apps = [f"app{number}-" for number in range(MOST_PARKED + 8)]
+    bus = bus_of([*(said(app_id, 0) for app_id in apps), said("good", 0)])
+    job, taken = Echo(alone=True), Taken()
+    job.failing = lambda app_id: app_id != "good"
+    async with working(bus, job, taken):
+        await VIRTUAL.sleep(600)
+        assert taken.ids == []
+        assert len(PositionNote.decode((await bus.partitions.committed(0)).note).parked) == MOST_PARKED
+        job.failing = lambda app_id: False
+        await VIRTUAL.sleep(300)
+    assert sorted(taken.ids) == sorted(of(*(f"{app_id}0" for app_id in (*apps, "good"))))
+    assert await lag(bus) == 0
+
+
+async def test_a_place_that_a_restart_is_behind_is_kept() -> None:
+    """The next owner may end too, before it has read what the one before it had."""
+    note = PositionNote(parked={"a": ParkedApp(at="4"), "b": ParkedApp(at="9")}, done="20")
+    progress = JobProgress(CommittedPosition(offset="4", count=4, note=note.encode()))
+    progress.position = CommittedPosition(offset="6", count=6)
+    progress.waiting["c"] = WaitingApp(at=progress.position, end=progress.position, seen=(), since=0)
+    kept = progress.committed()
+    assert (kept.offset, kept.count) == ("6", 6)
+    later = JobProgress(kept)
+    first = {app_id: next(n for n in range(5, 30) if not later.is_done(app_id, str(n))) for app_id in "abcd"}
+    assert first == {"a": 7, "b": 10, "c": 21, "d": 21}
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_whatever_fails_and_ends_each_event_is_done_in_the_order_of_its_app(seed: int) -> None:
+    dice = random.Random(seed)
+    apps = [f"app{number}-" for number in range(dice.choice((3, 6, 40)))]
+    names = [(dice.choice(apps), number) for number in range(150)]
+    bus, taken = bus_of([said(*name) for name in names]), Taken()
+    for _ in range(8):
+        job = Echo(alone=dice.random() < 0.5)
+        failing = frozenset(dice.sample(apps, dice.randrange(len(apps))))
+        job.failing = failing.__contains__
+        async with working(bus, job, taken):
+            await VIRTUAL.sleep(dice.choice((0, 0.7, 3, 50)))
+    job.failing = lambda app_id: False
+    async with working(bus, job, taken):
+        await VIRTUAL.sleep(600)
+    assert await lag(bus) == 0
+    once = list(dict.fromkeys(taken.ids))
+    assert len(taken.ids) - len(once) <= 8 * 4, "a restart repeats a batch at most"
+    for app_id in apps:
+        assert [each for each in once if app_id in each] == of(*(f"{app}{n}" for app, n in names if app == app_id))
+
+
+async def test_an_outage_is_waited_for_and_everything_is_done_once() -> None:
+    bus = bus_of([said(app_id, number) for number in range(20) for app_id in ("a", "b", "c")])
+    job, taken = Echo(alone=False), Taken()
+    job.failing = lambda app_id: True
+    async with working(bus, job, taken):
+        await VIRTUAL.sleep(600)
+        assert (taken.ids, await lag(bus)) == ([], 60)
+        job.failing = lambda app_id: False
+        await VIRTUAL.sleep(600)
+    assert sorted(taken.ids) == sorted(of(*(f"{app}{number}" for app in "abc" for number in range(20))))
+    assert len(job.given) == 60
+    assert await lag(bus) == 0
+
+
+async def test_while_a_partition_takes_nothing_the_job_is_not_asked_again() -> None:
+    bus, job, taken = bus_of([said("a", 0), said("a", 1)]), Echo(alone=True), Taken(refusals=5)
+    async with working(bus, job, taken) as worker:
+        await VIRTUAL.sleep(15)
+        assert (taken.ids, job.given) == ([], ["a0"])
+        assert worker.account.waiting_s > 0
+        await VIRTUAL.sleep(600)
+        assert worker.account.waiting_s == 0
+    assert taken.ids == of("a0", "a1")
+    assert job.given == ["a0", "a1"]
+
+
+class Parts(Job):
+    """Fails at the second part of an event, once."""
+
+    group = "graphweft-parts"
+    types = frozenset({"note.taken"})
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event]]:
+        for each in seen:
+            for part in range(3):
+                if part not in each.parts:
+                    self.asked.append(part)
+                    if self.asked == [0, 1]:
+                        raise Transient("no answer", retry_after_s=0.5)
+                    yield []
+                    each.parts.add(part)
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_what_a_job_notes_of_an_event_is_there_at_the_next_try() -> None:
+    job = Parts()
+    async with working(bus_of([said("a", 0)]), job, Taken()):
+        await VIRTUAL.sleep(60)
+    assert job.asked == [0, 1, 1, 2]

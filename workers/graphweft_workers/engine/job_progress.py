@@ -1,0 +1,84 @@
+"""How far a job is in a partition: up to where it has read, and which apps wait at an earlier place. Pure.
+
+As with the workers that apply events, the committed position is the smallest one of all apps, and its note says how far
+the others are. After a restart, the next owner reads from that position and leaves out what was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from graphweft_workers.engine.log.position_note import MOST_PARKED, ParkedApp, PositionNote
+from graphweft_workers.ports.event_log import CommittedPosition
+from graphweft_workers.ports.job import JobEvent
+from graphweft_workers.ports.offsets import is_after, later, offset_order
+
+
+@dataclass(slots=True, kw_only=True)
+class WaitingApp:
+    """An app whose events wait, while those of other apps go on."""
+
+    at: CommittedPosition
+    """Its events up to here are done."""
+    end: CommittedPosition
+    """Its events after ``at`` and up to here are in ``seen``."""
+    seen: Sequence[JobEvent]
+    since: int
+    """Unix time in seconds."""
+    due: float = 0.0
+    """The monotonic time of the next try."""
+    attempt: int = 0
+    """How often it has failed in a row."""
+
+
+@dataclass(slots=True)
+class JobProgress:
+    """The places of a job in one partition."""
+
+    position: CommittedPosition
+    """Up to here all events are done but those of ``waiting``. It begins with what the bus holds, note included."""
+    waiting: dict[str, WaitingApp] = field(default_factory=dict[str, WaitingApp])
+    """By app."""
+    _before: PositionNote = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._before = PositionNote.decode(self.position.note)
+
+    def room(self, apps: int) -> bool:
+        """Tell whether so many more apps may wait: the note must hold their names."""
+        return len(self.waiting.keys() | self._open()) + apps <= MOST_PARKED
+
+    def is_done(self, app_id: str, offset: str) -> bool:
+        """Tell whether an earlier owner of the partition was done with an event."""
+        return not is_after(offset, self._before.applied("", (app_id,)))
+
+    def due(self) -> tuple[str, WaitingApp] | None:
+        """Return the waiting app that is tried next."""
+        return min(self.waiting.items(), key=lambda item: item[1].due, default=None)
+
+    def go_on(self, app_id: str) -> None:
+        """Note that a waiting app is done with its events in hand; it waits no longer if there are no others."""
+        app = self.waiting[app_id]
+        app.at, app.seen, app.attempt, app.due = app.end, (), 0, 0.0
+        if not is_after(self.position.offset, app.at.offset):
+            del self.waiting[app_id]
+
+    def committed(self) -> CommittedPosition:
+        """Return what the bus is to hold."""
+        places = [self.position, *(each.at for each in self.waiting.values())]
+        parked = {
+            app_id: ParkedApp(at=later(self._before.applied("", (app_id,)), place.offset), why="waits", since=since)
+            for app_id, place, since in (
+                *((each, self.position, app.since) for each, app in self._open().items()),
+                *((each, app.at, app.since) for each, app in self.waiting.items()),
+            )
+        }
+        note = (
+            PositionNote(parked=parked, done=later(self._before.done, self.position.offset)).encode() if parked else ""
+        )
+        return replace(min(places, key=lambda each: offset_order(each.offset)), note=note)
+
+    def _open(self) -> dict[str, ParkedApp]:
+        """Return the apps that waited under an earlier owner, while the position is behind its place."""
+        return dict(self._before.parked) if is_after(self._before.done, self.position.offset) else {}

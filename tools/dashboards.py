@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +13,9 @@ from tools.alerts import ALERTS
 FOLDER: Final = "deploy/grafana"
 _WIDTH: Final = 12
 _HEIGHT: Final = 8
+_SOURCE: Final[Mapping[str, str]] = {"type": "prometheus", "uid": "${source}"}
+_CHOICES: Final = ("namespace", "job")
+"""Labels that Prometheus gives to the processes of a deployment. Without the first, as with Compose, all are chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,20 +312,22 @@ def _dashboard(name: str, panels: Sequence[Panel]) -> dict[str, Any]:
         "refresh": "30s",
         "time": {"from": "now-6h", "to": "now"},
         "templating": {
-            "list": [{"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}]
+            "list": [
+                {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
+                *map(_choice, _CHOICES),
+            ]
         },
         "panels": [_panel(number, each) for number, each in enumerate(panels)],
     }
 
 
 def _panel(number: int, panel: Panel) -> dict[str, Any]:
-    source = {"type": "prometheus", "uid": "${source}"}
     return {
         "id": number + 1,
         "type": "timeseries",
         "title": panel.title,
         "description": f"The line is the limit of the alert {panel.alert}." if panel.alert else "",
-        "datasource": source,
+        "datasource": _SOURCE,
         "gridPos": {
             "x": number % 2 * _WIDTH,
             "y": number // 2 * _HEIGHT,
@@ -335,10 +341,31 @@ def _panel(number: int, panel: Panel) -> dict[str, Any]:
             "tooltip": {"mode": "multi", "sort": "desc"},
         },
         "targets": [
-            {"refId": chr(ord("A") + place), "datasource": source, "expr": query, "legendFormat": legend}
+            {"refId": chr(ord("A") + place), "datasource": _SOURCE, "expr": _chosen(query), "legendFormat": legend}
             for place, (legend, query) in enumerate(panel.queries.items())
         ],
     }
+
+
+def _choice(label: str) -> dict[str, Any]:
+    """Return a choice of deployments at the top: two in one Prometheus would be added up."""
+    asked = f"label_values(graphweft_build_info, {label})"
+    return {
+        "name": label, "label": label.capitalize(), "type": "query", "datasource": _SOURCE,
+        "query": asked, "definition": asked, "refresh": 2, "sort": 1,
+        "multi": True, "includeAll": True, "allValue": ".*", "current": {"text": "All", "value": "$__all"},
+    }  # fmt: skip
+
+
+def _chosen(query: str) -> str:
+    """Return a query for the chosen deployments."""
+    chosen = ", ".join(f'{label}=~"${label}"' for label in _CHOICES)
+
+    def selector(found: re.Match[str]) -> str:
+        more = f", {found[2]}" if found[2] else ""
+        return f"{found[1]}{{{chosen}{more}}}"
+
+    return re.sub(r"(graphweft_\w+)(?:\{([^}]*)\})?", selector, query)
 
 
 def _limit(name: str) -> dict[str, Any]:

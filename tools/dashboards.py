@@ -31,24 +31,26 @@ class Panel:
 
 def _quantiles(metric: str, by: str = "") -> dict[str, str]:
     labels = f"le, {by}" if by else "le"
-    buckets = f"sum by ({labels}) (rate({metric}_bucket[5m]))"
+    buckets = f"sum by ({labels}) (rate({metric}_bucket[2m]))"
     return {f"p{round(share * 100)}{_legend(by)}": f"histogram_quantile({share}, {buckets})" for share in (0.5, 0.99)}
 
 
 def _rate(metric: str, by: str = "", where: str = "") -> dict[str, str]:
     """Return the query of something that happens all the time: how often in a second."""
     if not by:
-        return {"per second": f"sum(rate({metric}{where}[5m]))"}
-    return {_legend(by).strip(): f"sum by ({by}) (rate({metric}{where}[5m]))"}
+        return {"per second": f"sum(rate({metric}{where}[2m]))"}
+    return {_legend(by).strip(): f"sum by ({by}) (rate({metric}{where}[2m]))"}
 
 
 def _times(metric: str, by: str = "", where: str = "", *, legend: str = "", most: int = 0) -> dict[str, str]:
     """Return the query of something that is to happen seldom: how often in 5 minutes; of the ``most`` frequent ones.
 
-    A counter has no sample before its first count, so ``increase`` does not see that one.
+    A counter has no sample before its first count, so ``increase`` does not see that one, and none after the end of its
+    process, which may have counted why it ended.
     """
     series = f"{metric}{where}"
-    found = f"(({series} unless present_over_time({series}[1h] offset 5m)) or increase({series}[5m]))"
+    first = f"max_over_time({series}[5m]) unless present_over_time({series}[1h] offset 5m)"
+    found = f"(({first}) or increase({series}[5m]))"
     found = f"sum by ({by}) {found}" if by else f"sum{found}"
     return {legend or _legend(by).strip(): f"topk({most}, {found}) > 0" if most else found}
 
@@ -65,8 +67,8 @@ DASHBOARDS: Final[Mapping[str, Sequence[Panel]]] = {
             title="Events a second",
             unit="short",
             queries={
-                "read": "sum(rate(graphweft_events_read_total[5m]))",
-                "applied": "sum(rate(graphweft_events_applied_total[5m]))",
+                "read": "sum(rate(graphweft_events_read_total[2m]))",
+                "applied": "sum(rate(graphweft_events_applied_total[2m]))",
             },
         ),
         Panel(
@@ -104,7 +106,7 @@ DASHBOARDS: Final[Mapping[str, Sequence[Panel]]] = {
             title="Mutations a second, of the 10 busiest rules",
             unit="short",
             queries={
-                "{{workflow}} {{rule}}": "topk(10, sum by (workflow, rule) (rate(graphweft_rule_matches_total[5m])))",
+                "{{workflow}} {{rule}}": "topk(10, sum by (workflow, rule) (rate(graphweft_rule_matches_total[2m])))",
             },
         ),
         Panel(title="Time of a batch", unit="s", queries=_quantiles("graphweft_batch_duration_seconds")),
@@ -112,7 +114,7 @@ DASHBOARDS: Final[Mapping[str, Sequence[Panel]]] = {
             title="Events a second through the gateway",
             unit="short",
             queries={
-                "received": "sum(rate(graphweft_events_received_total[5m]))",
+                "received": "sum(rate(graphweft_events_received_total[2m]))",
                 **_rate("graphweft_events_published_total", "result"),
             },
         ),
@@ -287,7 +289,7 @@ DASHBOARDS: Final[Mapping[str, Sequence[Panel]]] = {
         Panel(
             title="Processor, in cores",
             unit="short",
-            queries={"{{instance}}": "rate(graphweft_process_cpu_seconds_total[5m])"},
+            queries={"{{instance}}": "rate(graphweft_process_cpu_seconds_total[2m])"},
         ),
         Panel(title="Memory", unit="bytes", queries={"{{instance}}": "graphweft_process_resident_memory_bytes"}),
         Panel(title="Open files", unit="short", queries={"{{instance}}": "graphweft_process_open_files"}),

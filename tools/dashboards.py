@@ -27,6 +27,8 @@ class Panel:
     queries: Mapping[str, str]
     alert: str = ""
     """Name of an alert whose limit is a line in the graph."""
+    text: str = ""
+    """What its title does not say."""
 
 
 def _quantiles(metric: str, by: str = "") -> dict[str, str]:
@@ -78,6 +80,7 @@ DASHBOARDS: Final[Mapping[str, Sequence[Panel]]] = {
             title="Events that wait",
             unit="short",
             queries={"events": "sum(max by (partition) (graphweft_partition_lag_events))"},
+            text="Empty while no mutation worker runs.",
             alert="GraphweftLag",
         ),
         Panel(
@@ -224,14 +227,19 @@ DASHBOARDS: Final[Mapping[str, Sequence[Panel]]] = {
     ),
     "servers": (
         Panel(
-            title="Servers that answer",
-            unit="bool",
-            queries={"{{server}} of {{instance}}": "min_over_time(graphweft_connection_up[2m])"},
+            title="Processes that a server does not answer",
+            unit="short",
+            queries={"{{server}}": "sum by (server) (1 - min_over_time(graphweft_connection_up[2m]))"},
+            text="Of the processes that run.",
         ),
         Panel(
             title="Roles that run",
             unit="short",
-            queries={"{{role}}": "sum by (role) (graphweft_role_running)"},
+            queries={
+                "{{role}}": "sum by (role) (graphweft_role_running) "
+                "or 0 * sum by (role) (max_over_time(graphweft_role_running[1h]))",
+            },
+            text="0: it ran in the last hour. While no mutation worker runs, nobody says what waits.",
         ),
         Panel(
             title="Time of a call of the graph server",
@@ -247,6 +255,7 @@ DASHBOARDS: Final[Mapping[str, Sequence[Panel]]] = {
             title="Memory of the bus",
             unit="percentunit",
             queries={"used": "max(graphweft_bus_memory_ratio)"},
+            text="Empty if the server has no limit.",
             alert="GraphweftBusMemory",
         ),
         Panel(
@@ -328,7 +337,9 @@ def _panel(number: int, panel: Panel) -> dict[str, Any]:
         "id": number + 1,
         "type": "timeseries",
         "title": panel.title,
-        "description": f"The line is the limit of the alert {panel.alert}." if panel.alert else "",
+        "description": " ".join(
+            filter(None, (panel.text, f"The line is the limit of the alert {panel.alert}." if panel.alert else ""))
+        ),
         "datasource": _SOURCE,
         "gridPos": {
             "x": number % 2 * _WIDTH,

@@ -17,6 +17,7 @@ import yaml
 from tests.services.charts import ROOT, example, of_kind
 from tests.services.go_tools import tool
 from tools.alerts import ALERTS, SITE
+from tools.dashboards import DASHBOARDS
 
 from graphweft_workers.telemetry.metrics import METRICS, HistogramMetric
 
@@ -350,6 +351,22 @@ def test_the_lag_that_scales_workers_counts_each_partition_once(tmp_path: Path) 
     sample = {"expr": query, "eval_time": "2m", "exp_samples": [{"labels": "{}", "value": 147}]}
     nothing = {"expr": query, "eval_time": "30m", "exp_samples": []}  # KEDA then keeps what runs
     assert promtool(tmp_path, [{"input_series": given(series), "promql_expr_test": [sample, nothing]}]) == ""
+
+
+def test_a_dashboard_shows_the_first_dead_letter_for_5_minutes(tmp_path: Path) -> None:
+    [panel] = [each for each in DASHBOARDS["failures"] if each.title == "New dead letters, in 5 minutes"]
+    [query] = panel.queries.values()
+    series = {
+        'graphweft_dead_letters_total{reason="no_rules", instance="w1"}': "_x20 3x30",
+        'graphweft_dead_letters_total{reason="no_rules", instance="w2"}': "7x60",
+        # It ends a minute after its first ones.
+        'graphweft_dead_letters_total{reason="no_rules", instance="w3"}': "_x40 2x1 _x20",
+    }
+    checks = [
+        {"expr": query, "eval_time": time, "exp_samples": [{"labels": '{reason="no_rules"}', "value": value}]}
+        for time, value in {"19m": 0, "22m": 3, "30m": 0, "43m": 2, "55m": 0}.items()
+    ]
+    assert promtool(tmp_path, [{"input_series": given(series), "promql_expr_test": checks}]) == ""
 
 
 def test_each_query_of_dashboards_is_promql_about_metrics_of_the_page(tmp_path: Path) -> None:

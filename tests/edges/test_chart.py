@@ -310,6 +310,15 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no bus": ({"bus": {"url": ""}}, "bus.url: no server is named; set it to"),
     "two servers": ({"falkordb": {"enabled": True}}, "graph.url: falkordb.enabled brings a server of its own"),
     "login in a URL": ({"bus": {"url": "redis://me:secret@redis"}}, "bus.url: the URL holds a login"),
+    "login with a slash in a URL": ({"bus": {"url": "redis://:sec/ret@redis"}}, "bus.url: the URL holds a login"),
+    "user without a password": (
+        {"graph": {"user": "me"}},
+        'graph.user: there is no password for "me"; put it into a Secret that',
+    ),
+    "rules of no workflow": (
+        {"rules": {"files": {"graph_injection.yaml": "", "W/rules.yaml": ""}}},
+        "rules.files: none of the paths is WORKFLOW/graph_injection.yaml",
+    ),
     "other bus": ({"bus": {"url": "amqp://rabbit"}}, r"at '/bus/url': 'amqp://rabbit' does not match pattern"),
     "TLS without its URL": (
         {"bus": {"tls": {"existingSecret": "ca"}}},

@@ -14,6 +14,7 @@ import pytest
 import redis.asyncio as redis
 from pydantic import SecretStr
 from tests.services.buses import applied
+from tests.services.fixtures import Logs
 from tests.services.layouts import spread
 from tests.services.rules import load_rules, rules_folder
 from tests.services.waiting import until
@@ -193,11 +194,12 @@ async def test_a_refused_stream_stops_nothing_and_is_caught_up(
 
 
 async def test_a_worker_that_starts_removes_the_records_of_those_that_ended(
-    bus: Bus, graph: FalkorDBStore, rules: RuleSet, client: Client
+    bus: Bus, graph: FalkorDBStore, rules: RuleSet, client: Client, logs: Logs
 ) -> None:
     await emit(client, 1)
     async with working(replace(bus, effects=Unwritable()), graph, rules, effects_keep=100):
         await until(lambda: bus.usage.after(None), lambda found: "effects:w" in found.found, why="the worker says so")
+    assert [entry["messages"] for entry in logs if entry["event"] == "effects_lost"] == [1]
     now = SYSTEM_CLOCK.now().timestamp()
     await bus.usage.put("effects:long-ended", json.dumps({"since": now - 900, "at": now - 900, "error": "?"}).encode())
     await bus.usage.put("effects:alive", json.dumps({"since": now, "at": now + 900, "error": "?"}).encode())

@@ -198,3 +198,23 @@ async def test_a_server_that_says_little_is_examined(told: str) -> None:
         first, second = await examine_server("bus", f"redis://127.0.0.1:{port}", "", more)
     assert (first.state, second.state) == ("ok", "warn")
     assert first.found == ("Redis 8 answers" if "version" in told else "Redis answers")
+
+
+@pytest.mark.parametrize("refusal", ["WRONGPASS invalid username-password pair", "NOAUTH Authentication required."])
+async def test_a_refused_login_names_its_settings(refusal: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while (line := await reader.readline()).startswith(b"*"):
+            for _ in range(int(line[1:]) * 2):
+                await reader.readline()
+            writer.write(b"-%b\r\n" % refusal.encode())
+        writer.close()
+
+    async def more(client: Any) -> list[Check]:
+        return []
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        [found] = await examine_server("graph", f"redis://me:wrong@127.0.0.1:{port}", "is it there?", more)
+    assert found.state == "fail"
+    assert found.found.startswith("it refuses the login: ")
+    assert "GRAPHWEFT_GRAPH_PASSWORD, or GRAPHWEFT_GRAPH_PASSWORD_FILE" in found.advice

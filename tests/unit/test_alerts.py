@@ -56,5 +56,8 @@ def test_the_dashboards_are_files_for_grafana() -> None:
     for name, panels in DASHBOARDS.items():
         found = json.loads((ROOT / f"deploy/grafana/{name}.json").read_text("utf-8"))
         assert [panel["title"] for panel in found["panels"]] == [panel.title for panel in panels]
+        for target in (target for panel in found["panels"] for target in panel["targets"]):
+            chosen = target["expr"].count('{namespace=~"$namespace", job=~"$job"')
+            assert chosen == len(re.findall(r"graphweft_\w+", target["expr"])) > 0, "else two deployments are added up"
         places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in found["panels"]]
         assert len(set(places)) == len(places)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from collections.abc import Iterator
@@ -18,9 +19,12 @@ from tests.services.virtual_time import VirtualClock
 from graphweft_contracts import BusUnavailable, InvalidSettings
 from graphweft_workers.processes.health import healthy
 from graphweft_workers.settings.settings import Settings
+from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.logs import set_up_logs
 from graphweft_workers.support.model_endpoint import Endpoint, EndpointRefused, EndpointUnavailable
 from graphweft_workers.telemetry import metrics
 from graphweft_workers.telemetry.meters import MeterOptions, ProcessMeter, metering
+from graphweft_workers.telemetry.metrics import LOG_ENTRIES
 from graphweft_workers.telemetry.metrics_looks import LOOK_S, look, looking
 
 ROOT = Path(__file__).parents[2]
@@ -211,6 +215,29 @@ def test_a_second_role_of_the_process_shares_the_meter(meter: ProcessMeter, logs
     with metering(MeterOptions(apps=frozenset({"shop"}))):
         pass
     assert events_of(logs) == ["metrics_shared"]
+
+
+def test_each_warning_and_error_in_the_log_is_counted_by_its_event(meter: ProcessMeter) -> None:
+    set_up_logs("info", "json")
+    own, library = get_logger("graphweft.test"), logging.getLogger("some.library")
+    own.info("server_started")
+    own.debug("server_asked")
+    own.warning("server_slow")
+    own.warning("server_slow", left_out=3)
+    own.error(f"a text of {12} words")
+    try:
+        raise ValueError("the cause")
+    except ValueError:
+        own.exception("server_failed")
+    library.info("it runs")
+    library.error("a text of the library: %s", "with content")
+    found = {labels: number for (name, labels), number in samples(meter).items() if name == LOG_ENTRIES.name}
+    assert {tuple(value for _, value in labels): number for labels, number in found.items()} == {
+        ("server_slow", "warning"): 5.0,
+        ("other", "error"): 1.0,
+        ("server_failed", "error"): 1.0,
+        ("some.library", "error"): 1.0,
+    }
 
 
 def test_a_timed_block_counts_also_if_it_fails(meter: ProcessMeter, clock: VirtualClock) -> None:

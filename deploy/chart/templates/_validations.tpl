@@ -37,8 +37,11 @@ image.tag: this chart is from a source tree and has no version; set image.tag or
 {{- if and $it.url $values.falkordb.enabled }}
 {{ $server }}.url: falkordb.enabled brings a server of its own; leave out one of the two
 {{- end -}}
-{{- if regexMatch "^[a-z+]+://[^/@]+@" $it.url }}
+{{- if contains "@" $it.url }}
 {{ $server }}.url: the URL holds a login, which would be readable in the Deployment; set {{ $server }}.user, and put the password into a Secret that {{ $server }}.existingSecret names
+{{- end -}}
+{{- if and $it.user (not $it.existingSecret) }}
+{{ $server }}.user: there is no password for {{ $it.user | quote }}; put it into a Secret that {{ $server }}.existingSecret names
 {{- end -}}
 {{- if and $it.tls.existingSecret (not (regexMatch "^(rediss|rediss\\+sentinel|kafka\\+ssl|neo4j\\+s|bolt\\+s)://" $it.url)) }}
 {{ $server }}.tls.existingSecret: {{ $it.url | default "the server of falkordb.enabled" | quote }} is no URL with TLS; begin it with {{ ternary "rediss:// or kafka+ssl://" "rediss://, neo4j+s:// or bolt+s://" (eq $server "bus") }}, or leave out the Secret
@@ -105,6 +108,9 @@ worker.autoscaling.max: {{ .max }} workers share {{ $partitions }} partitions, s
 {{- end -}}
 {{- if and (or $values.metrics.serviceMonitor $values.metrics.alerts) (not $values.metrics.enabled) }}
 metrics.enabled: serviceMonitor and alerts need the metrics that it turns off; set it to true, or both of them to false
+{{- end -}}
+{{- if and $values.rules.files (not (regexMatch "(^|\n)[^/\n]+/graph_injection\\.yaml(\n|$)" (keys $values.rules.files | join "\n"))) }}
+rules.files: none of the paths is WORKFLOW/graph_injection.yaml, so there are no rules to push; begin each path with the name of its workflow
 {{- end -}}
 {{- if gt (len (toJson $values.rules.files)) 900000 }}
 rules.files: they have {{ len (toJson $values.rules.files) }} bytes, and a ConfigMap holds 1 MiB; leave them out, and run `graphweft rules push` in your CI

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
 from graphweft.transports.redis.connection import check_options, connect
 from graphweft.transports.redis.url import NO_CLUSTER, split_redis_url
@@ -56,8 +56,13 @@ async def examine_server(
             return [found, *await more(client)]
         except ResponseError as error:
             return [found, not_shown(name, error)]
+    except AuthenticationError as error:
+        setting = f"GRAPHWEFT_{name.upper()}"
+        login = f"set {setting}_PASSWORD, or {setting}_PASSWORD_FILE, and {setting}_USER unless it is the default user"
+        return [Check(name=name, state="fail", found=f"it refuses the login: {error}", advice=login)]
     except (RedisError, OSError) as error:
-        return [Check(name=name, state="fail", found=f"no answer: {error}", advice=advice)]
+        tls = "; with rediss://, that it speaks TLS at this port" if url.startswith("rediss") else ""
+        return [Check(name=name, state="fail", found=f"no answer: {error}", advice=advice + tls)]
     finally:
         await client.aclose()
 

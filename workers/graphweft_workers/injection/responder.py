@@ -262,15 +262,13 @@ class InjectionResponder:
             return None
         if pending.only_app not in (None, requester.app_id):
             fault = f"it came by the requests of {pending.only_app!r}, and names another app"
-            self._count_refused(pending.only_app, "foreign_app", fault)
-            count_refusal(pending.only_app or "", "foreign_app")
+            self._drop(pending.only_app or "", "foreign_app", fault)
             return None  # a refusal would go to the other app
         if requester.deadline_ms > now_ms + MAX_BUDGET_MS:
             requester = requester.model_copy(update={"deadline_ms": now_ms + MAX_BUDGET_MS})
         if (channel_of := app_of_replies(requester.reply_to)) not in ("", requester.app_id):
             named = requester.app_id if isinstance(requester, ContextRequest) else channel_of[:_MOST_NAME]
-            self._count_refused(named, "reply_channel", "the reply would go to a channel of another app")
-            count_refusal(named, "reply_channel")
+            self._drop(named, "reply_channel", "the reply would go to a channel of another app")
             return None  # a refusal would go there too
         if isinstance(requester, ContextRequest):
             if fault := self._fault_of(requester, pending):
@@ -292,6 +290,11 @@ class InjectionResponder:
             self._count_refused(request.app_id, error.reason, str(error))
             return f"refused: {error}"
         return ""
+
+    def _drop(self, app_id: str, reason: str, fault: str) -> None:
+        """Note a refused request that gets no reply."""
+        self._count_refused(app_id, reason, fault)
+        count_refusal(app_id, reason)
 
     def _count_refused(self, app_id: str, reason: str, fault: str) -> None:
         self.refused += 1

@@ -13,6 +13,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.log_limit import LogLimit
 from graphweft_workers.wiring.connections import make_bus, make_graph
 
 logger = get_logger("graphweft.probes")
@@ -21,6 +22,7 @@ _WITH_GRAPH: Final = frozenset({"mutation", "injection", "memory", "console"})
 """The roles that ask the graph server; all ask the bus."""
 _LOOK_S: Final = 2.0
 """So long a server may take to answer."""
+_NEXT: Final = "`graphweft doctor` says what fails; this process goes on by itself when the server answers"
 _FRESH_S: Final = 1.0
 """What was seen of the servers counts so long: nobody has many questions sent to them."""
 
@@ -35,18 +37,34 @@ class ServerLook:
         self._clock = clock
         self._seen: dict[str, bool] = {}
         self._at = 0.0
+        self._lines = LogLimit(clock=clock)
         self._looking = asyncio.Lock()
 
     async def look(self) -> dict[str, bool]:
         """Return, by ``bus`` and ``graph``, whether the server answers."""
         async with self._looking:
             if not self._seen or self._clock.monotonic() - self._at > _FRESH_S:
-                looks = {"bus": _answers("bus", self._bus.partitions.layout())}
+                looks = {"bus": self._answers("bus", self._bus.partitions.layout())}
                 if self._graph is not None:
-                    looks["graph"] = _answers("graph", self._graph.check())
+                    looks["graph"] = self._answers("graph", self._graph.check())
                 self._seen = dict(zip(looks, await asyncio.gather(*looks.values()), strict=True))
                 self._at = self._clock.monotonic()
             return self._seen
+
+    async def _answers(self, server: str, question: Awaitable[object]) -> bool:
+        """Tell whether a server answers; log when that changes."""
+        answered = self._seen.get(server, True)
+        try:
+            async with asyncio.timeout(_LOOK_S):
+                await question
+        except (GraphweftError, TimeoutError) as error:
+            fault = error if str(error) else TimeoutError(f"no answer within {_LOOK_S:g} s")
+            if answered:
+                self._lines.warn(logger, "server_unavailable", fault, server=server, next=_NEXT)
+            return False
+        if not answered:
+            logger.info("server_available", server=server)
+        return True
 
 
 @asynccontextmanager
@@ -59,13 +77,3 @@ async def looking_at_servers(settings: Settings, role: str) -> AsyncGenerator[Se
         if graph is not None:
             stack.push_async_callback(graph.aclose)
         yield ServerLook(bus, graph)
-
-
-async def _answers(server: str, question: Awaitable[object]) -> bool:
-    try:
-        async with asyncio.timeout(_LOOK_S):
-            await question
-    except (GraphweftError, TimeoutError) as error:
-        logger.debug("server_not_ready", server=server, error=str(error) or f"no answer within {_LOOK_S} s")
-        return False
-    return True

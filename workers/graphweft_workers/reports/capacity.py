@@ -285,8 +285,9 @@ class Capacity:
         yield (
             f"Assumed: {demand.rules} rules, {demand.event_bytes} bytes an event, {demand.queries} queries a request, "
             f"apps with rates by n^-{demand.skew:g}, processes used to {demand.use:.0%}, batches of {self._batch:,}. "
-            "Figures of docs/benchmarks.md, of one kind of processor; --measure has those of this machine. Measured "
-            "workers needed 0.63 to 1.13 times what this plans (docs/benchmarks.md, row w); what servers, gateways and "
+            "Figures of docs/benchmarks.md, of one kind of processor; --measure has those of this machine. Workers at "
+            "60 % of their plan kept up, and needed 1.1 to 2 times the CPU of this plan: one that is not behind takes "
+            "smaller batches. Behind, they needed 0.6 to 1.1 times (docs/operations.md). What servers, gateways and "
             "responders need is not confirmed."
         )
         yield from (Notice(text) for text in self.warnings)

@@ -12,11 +12,16 @@ from rich.console import Console
 
 from graphweft_workers.support.log_context import with_ids
 from graphweft_workers.support.printable import printable, printable_lines
+from graphweft_workers.telemetry.metrics import LOG_ENTRIES, OTHER
 
 _OWN: Final = frozenset({"event", "level", "timestamp"})
 """What the renderer shows as text, whatever it holds."""
 _LINES: Final = frozenset({"exception", "stack"})
 """What the renderer shows as lines."""
+
+
+_COUNTED: Final = frozenset({"warning", "error", "critical"})
+"""Levels that are counted."""
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
@@ -51,6 +56,15 @@ def _escape(_logger: object, _name: str, entry: MutableMapping[str, Any]) -> Mut
     return entry
 
 
+def _count(_logger: object, _name: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Count a warning or an error: whatever a role logs, its metrics have, too."""
+    if (level := entry["level"]) in _COUNTED:
+        record: logging.LogRecord | None = entry.get("_record")  # of a library
+        event = str(entry["event"]) if record is None else record.name
+        LOG_ENTRIES.add(1 + entry.get("left_out", 0), level, event if record or event.isidentifier() else OTHER)
+    return entry
+
+
 def send_along(library: str, level: int) -> None:
     """Send what a library logs from a level on to graphweft's log alone."""
     logger = logging.getLogger(library)
@@ -64,6 +78,7 @@ def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
         structlog.contextvars.merge_contextvars,
         with_ids,
         structlog.stdlib.add_log_level,
+        _count,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     terminal = Console(stderr=True)  # it knows NO_COLOR

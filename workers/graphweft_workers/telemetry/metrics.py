@@ -161,8 +161,10 @@ LABELS: Final[Mapping[str, str]] = {
     "cause": "`no_rules`, or `skipped`: the event lacked a value",
     "change": "`claimed`, `given_up` to another worker that asks for it, or `lost` to one",
     "direction": "`input` or `output`",
+    "event": "the event of an entry of the log, or the logger of a library",
     "group": "the group of readers of a job",
     "kind": "what kind of call it is: see the sentence",
+    "level": "`warning`, `error` or `critical`",
     "operation": "what the bus was asked for: `append` or `commit`",
     "outcome": "`whole`, `partial`, `empty`, `expired` or `refused`",
     "partition": "the number of a partition",
@@ -475,6 +477,11 @@ LOOKS_FAILED: Final = CounterMetric(
     name="graphweft_metrics_looks_failed_total",
     text="Collections at which the bus did not say in time what it holds: metrics of it are missing then.",
 )  # fmt: skip
+LOG_ENTRIES: Final = CounterMetric(
+    name="graphweft_log_entries_total", labels=("level", "event"),
+    text="Warnings and errors in the log of the process. Entries that a limit left out count with the next one of "
+    "their kind; those below `GRAPHWEFT_LOG_LEVEL` do not count.",
+)  # fmt: skip
 
 GROUPS: Final[Mapping[str, Sequence[Metric]]] = {
     "Intake": (EVENTS_RECEIVED, EVENTS_PUBLISHED, CLIENT_BUFFER, GATEWAY_REQUESTS, GATEWAY_DURATION),
@@ -496,6 +503,7 @@ GROUPS: Final[Mapping[str, Sequence[Metric]]] = {
     "Archive and rules": (ARCHIVED, ARCHIVE_BEHIND, ARCHIVE_LOST, RULE_SETS, RULES_LOST),
     "Process": (
         LOOP_LAG, TURN_AGE, GC_PAUSE, CPU, MEMORY, OPEN_FILES, RUNNING, BUILD, PUSHES, LOOKS_FAILED,
+        LOG_ENTRIES,
     ),
 }  # fmt: skip
 """All of them, as the documentation has them."""

@@ -30,6 +30,7 @@ from graphweft_workers.ports.effects import EffectStream
 from graphweft_workers.ports.offsets import is_after, later
 from graphweft_workers.ports.records import RecordLog
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.log_limit import LogLimit
 from graphweft_workers.support.timing import TIMING, EffectTiming
 from graphweft_workers.telemetry.metrics import EFFECTS_FAILED, EFFECTS_LOST, EFFECTS_WRITTEN
 
@@ -117,6 +118,7 @@ class EffectReporter:
         """What took effect and may not be on disk, by partition and app."""
         self._due: dict[int, dict[str, Account]] = {}
         """What is on disk and not written, because the bus refused it, by partition and app."""
+        self._lines = LogLimit(clock=clock)
         self._writing = asyncio.Lock()
         self._again_at = 0.0
         """Until then, on the monotonic clock, nothing is tried: the bus has refused the stream."""
@@ -140,7 +142,7 @@ class EffectReporter:
             account.without_effect[letter.reason] += number
 
     def _account(self, partition: int, app_id: str) -> Account:
-        return _account_in(self._accounts.setdefault(partition, {}), app_id)
+        return self._account_in(self._accounts.setdefault(partition, {}), app_id)
 
     def take(self, partition: int) -> dict[str, Account]:
         """Take what took effect in a partition until now: it is to be written once it is on disk, and dropped if that
@@ -178,7 +180,7 @@ class EffectReporter:
         """
         self._accounts.pop(partition, None)
         if left := self._due.pop(partition, None):
-            EFFECTS_LOST.add(len(left))
+            self._lost(len(left), "the bus refused them, and this worker gave the partition up")
 
     async def run(self) -> None:
         """Write what the bus had refused, until cancelled; remove the records of workers that ended before."""
@@ -195,13 +197,28 @@ class EffectReporter:
             return
         accounts = self._due.setdefault(partition, {})
         for app_id, account in newer.items():
-            _account_in(accounts, app_id).join(account)
+            self._account_in(accounts, app_id).join(account)
 
     def _put_back(self, partition: int, older: dict[str, Account]) -> None:
         """Put back what could not be written, before what was added meanwhile."""
         newer = self._due.pop(partition, {})
         self._due[partition] = older
         self._keep_for_later(partition, newer)
+
+    def _account_in(self, accounts: dict[str, Account], app_id: str) -> Account:
+        """Return the account of an app, which is made if there is none; of too many, the oldest is dropped."""
+        if app_id not in accounts and len(accounts) >= _MOST_APPS:
+            accounts.pop(next(iter(accounts)))
+            self._lost(1, f"more than {_MOST_APPS:,} apps of a partition wait to be written")
+        return accounts.setdefault(app_id, Account())
+
+    def _lost(self, messages: int, why: str) -> None:
+        EFFECTS_LOST.add(messages)
+        if (left_out := self._lines.admit(why)) is not None:
+            logger.warning(
+                "effects_lost", messages=messages, error=why, left_out=left_out,
+                next="readers of the effects stream ask the graph what it holds",
+            )  # fmt: skip
 
     async def _note_refusal(self, error: Exception) -> None:
         EFFECTS_FAILED.add(1)
@@ -233,14 +250,6 @@ class EffectReporter:
         with contextlib.suppress(Transient, TimeoutError):
             async with asyncio.timeout(self._timing.write_s):
                 await self._records.put(f"{EFFECTS}{self._name}", None if record is None else record.encode())
-
-
-def _account_in(accounts: dict[str, Account], app_id: str) -> Account:
-    """Return the account of an app, which is made if there is none; of too many, the oldest is dropped."""
-    if app_id not in accounts and len(accounts) >= _MOST_APPS:
-        accounts.pop(next(iter(accounts)))
-        EFFECTS_LOST.add(1)
-    return accounts.setdefault(app_id, Account())
 
 
 class _CountedLetters(LettersAround):

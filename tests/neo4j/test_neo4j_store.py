@@ -287,7 +287,7 @@ async def test_one_run_of_writes_takes_effect_like_several(server: Neo4jServer, 
             writes.append(write(SHARED[index], *rows, before=before, after=after))
             before = after
             log += f"{'abc'[index]}1" * 2
-        [part] = graph._parts([(each, graph._form(each)) for each in writes])
+        [part] = graph._groups.parts([(each, graph._form(each)) for each in writes])
         assert len(runs(part)) == (1 if order[0] == 0 else 3)
         assert await graph.apply(APP, 0, writes) == WriteResult(count=3)
     assert execute(server, "MATCH (n:N {id: 'n0'}) RETURN n.log") == [[log]]
@@ -374,7 +374,7 @@ async def test_a_mutation_that_does_not_compile_takes_no_row_of_another_one_with
 ) -> None:
     """Their rows share a statement until the server is asked."""
     refused = write(REFUSED, {"id": "n", "x": "1", "one": 1})
-    graph._parts([(refused, graph._form(refused))])  # as the batch of another partition does meanwhile
+    graph._groups.parts([(refused, graph._form(refused))])  # as the batch of another partition does meanwhile
     assert await graph.apply(APP, 0, [write(SHARED[0], {"id": "n", "x": "1"})]) == WriteResult(count=1)
     assert execute(server, "MATCH (n:N) RETURN n.log") == [["a1"]]
 
@@ -384,20 +384,10 @@ async def test_batches_of_two_apps_learn_together_that_a_mutation_does_not_compi
     refused = write(REFUSED, {"id": "n", "x": "1", "one": 1})
     form = graph._form(refused)
     assert form is not None
-    graph._parts([(refused, form)])
+    graph._groups.parts([(refused, form)])
     database = await graph._databases.graph(APP)
     assert await asyncio.gather(*(graph._refused_forms(database, [form]) for _ in range(3))) == [True] * 3
     assert await graph._refused_forms(database, [form])  # asked after others knew it
-
-
-def test_mutations_in_turn_are_one_part_and_the_statement_stays_the_same() -> None:
-    store = Neo4jStore("bolt://nowhere.example")
-    keep, count = (parse(text, role="mutation") for text in SHARED[:2])
-    writes = [Write(query=(keep, count)[number % 2], before=START, after=END) for number in range(40)]
-    [part] = store._parts([(each, store._form(each)) for each in writes])
-    [turned] = store._parts([(each, store._form(each)) for each in reversed(writes)])
-    assert part.batch_queries == turned.batch_queries
-    assert len(part.batch_queries) == 2
 
 
 async def test_of_very_many_rows_the_first_are_applied(server: Neo4jServer, graph: Neo4jStore) -> None:

@@ -5,9 +5,10 @@ Reads count only after the lock; a writer that reads first and then pauses would
 of an app share the lock, because rules MERGE by keys without a constraint, and two concurrent transactions would create
 two nodes. A transaction has a time limit at the server; otherwise a lost connection would keep the lock for minutes.
 
-The writes of a batch share one statement, with all rows in order. If that is the whole batch, the statement also takes
-the lock and moves the checkpoint, so a batch is one round trip. The number of rows of each mutation then hardly
-matters; separate statements took several times as long.
+The writes of mutations that come often share one statement, with all rows in order. If that is the whole batch, the
+statement also takes the lock and moves the checkpoint, so a batch is one round trip. The number of rows of each
+mutation then hardly matters; separate statements took several times as long. A mutation that came seldom so far has a
+statement of its own, because the server plans each new text: see ``groups``.
 
 A write that deletes has its own transaction. A node that gets a new index entry and is deleted in the same transaction
 is still found by that entry: MERGE matches it and creates none, and reads of it fail.
@@ -347,7 +348,7 @@ class Neo4jStore:
         work = [(write, self._form(write)) for write in writes]
         parts = self._groups.parts(work)
         try:
-            if len(parts) == 1 and not parts[0].alone:
+            if len(parts) == 1 and not (parts[0].alone or parts[0].is_new):
                 await self._apply_at_once(graph, app_id, partition, parts[0])
             else:
                 await self._transact(graph, app_id, partition, parts)

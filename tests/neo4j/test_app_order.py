@@ -28,7 +28,7 @@ from tests.chaos.random_rules import TYPES, Example, examples
 from tests.chaos.serial import Content, FalkorDBReference, Neo4jReference, Query, queries_of
 from tests.neo4j.test_serial_equality import entries_of, rules_of, write_rules
 from tests.services.buses import applied
-from tests.services.neo4j import Neo4jServer
+from tests.services.neo4j import Neo4jServer, sharing
 from tests.services.rules import load_rules
 from tests.services.waiting import looks
 
@@ -311,7 +311,7 @@ def test_live_graphs_replays_and_serial_passes_are_equal_on_neo4j(
             bus, log = await servers.fill(stack, events)
             [number] = [number for number, entries in enumerate(log) if entries]
             with capture_logs():
-                await servers.work(lambda _: rules, bus, [700, 300], lambda: Neo4jStore(neo4j_server.uri))
+                await servers.work(lambda _: rules, bus, [700, 300], lambda: sharing(Neo4jStore(neo4j_server.uri), 2))
             store = await stack.enter_async_context(contextlib.aclosing(Neo4jStore(neo4j_server.uri)))
             live = await Content.of(store, app)
             await reference.clear()

@@ -14,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import neo4j
 import pytest
 from redis.asyncio import Redis
 from tests.declared_fields import check_declared
@@ -128,8 +127,7 @@ async def store(request: pytest.FixtureRequest, url: str) -> AsyncIterator[Graph
         driver: GraphStore = FalkorDBStore(url)
     else:
         server: Neo4jServer = request.getfixturevalue("neo4j_server")
-        with neo4j.GraphDatabase.driver(server.uri) as admin:
-            admin.execute_query("MATCH (n) DETACH DELETE n")
+        server.empty()
         driver = Neo4jStore(server.uri)
     yield driver
     await driver.aclose()

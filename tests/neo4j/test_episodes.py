@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
-from tests.neo4j.test_memory_events import APP, T0, empty, event, logged, rows, store, write
+from tests.neo4j.test_memory_events import APP, T0, event, logged, rows, store, write
 from tests.neo4j.test_memory_order import FalkorDB, Server, falkordb, merged, story
 from tests.neo4j.test_memory_order import server as serial  # of another name: there is one in conftest
 from tests.services.neo4j import Neo4jServer
@@ -286,7 +286,7 @@ async def test_nodes_of_rules_with_the_same_labels_are_left_alone(url: str, stor
 @pytest.mark.long
 async def test_both_servers_end_with_the_same_graph(url: str, neo4j_server: Neo4jServer) -> None:
     digests: list[str] = []
-    empty(neo4j_server)
+    neo4j_server.empty()
     for graph in (FalkorDBStore(url), Neo4jStore(neo4j_server.uri)):
         for chat in (0, 1, 2):
             await logged(url, graph, life_of_a_user()[chat], clock=None)

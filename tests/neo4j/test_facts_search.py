@@ -7,12 +7,10 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any
 
-import neo4j
 import pytest
 import redis.asyncio as redis
-from tests.services.memories import empty_neo4j
 from tests.services.neo4j import Neo4jServer
 from tests.services.rules import rule_set
 
@@ -20,7 +18,6 @@ from graphweft import Client, MemoryClient
 from graphweft_contracts import Event, QueryFailed, channels
 from graphweft_contracts.search import READ, SEARCHED, Searched, SearchQuery
 from graphweft_rules import BoundQuery
-from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
@@ -33,6 +30,7 @@ from graphweft_workers.injection.responder import InjectionResponder
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.listing import list_facts, list_relations
 from graphweft_workers.retrieval.search import Searcher
+from graphweft_workers.testing.suites.search_kit import apply_all
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -45,36 +43,25 @@ U1 = {"user_id": "u1"}
 class Place:
     """A graph, filled by what ``EpisodeMutations`` says of events."""
 
-    def __init__(self, store: GraphStore, url: str) -> None:
+    def __init__(self, store: GraphStore, server: str | Neo4jServer) -> None:
+        """``server`` is the URL of FalkorDB, or a Neo4j."""
         self.store = store
-        self.url = url
+        self.server = server
         self.searcher = Searcher(store, HashingEmbedder(8))
 
     async def fill(self, events: Sequence[Event]) -> None:
         pack = EpisodeMutations()
         await self.store.prepare(APP, pack.keys, pack.indexes)
-        written = [(each.cypher.statement, params) for event in events for each, params in pack.match(event)]
-        if self.store.dialect.name == "falkordb":
-            client = redis.Redis.from_url(self.url)
-            for statement, params in written:
-                await client.execute_command("GRAPH.QUERY", channels.graph_name(APP), header(params) + statement)
-            await client.aclose()
-            return
-        with neo4j.GraphDatabase.driver(self.url) as driver:
-            with driver.session() as session, session.begin_transaction() as transaction:
-                for statement, params in written:
-                    transaction.run(cast("Any", statement), params).consume()
-                transaction.commit()
-            driver.execute_query("CALL db.awaitIndexes(60)")
+        matched = (each for event in events for each in pack.match(event))
+        await apply_all(self.store, APP, ((mutation.cypher.statement, params) for mutation, params in matched))
 
     async def write(self, statement: str) -> None:
-        if self.store.dialect.name == "falkordb":
-            client = redis.Redis.from_url(self.url)
+        if isinstance(self.server, str):
+            client = redis.Redis.from_url(self.server)
             await client.execute_command("GRAPH.QUERY", channels.graph_name(APP), statement)
             await client.aclose()
         else:
-            with neo4j.GraphDatabase.driver(self.url) as driver:
-                driver.execute_query(cast("Any", statement))
+            self.server.run(statement)
 
     async def search(self, of: Searched, text: str = "", **more: Any) -> list[dict[str, Any]]:
         query = SearchQuery(text=text, of=of, **({"memory": U1} | more))
@@ -95,9 +82,9 @@ async def falkordb(url: str) -> AsyncIterator[Place]:
 
 @pytest.fixture
 async def on_neo4j(neo4j_server: Neo4jServer) -> AsyncIterator[Place]:
-    empty_neo4j(neo4j_server.uri)
+    neo4j_server.empty()
     store = Neo4jStore(neo4j_server.uri, write_timeout_ms=5_000)
-    yield Place(store, neo4j_server.uri)
+    yield Place(store, neo4j_server)
     await store.aclose()
 
 
@@ -196,6 +183,7 @@ async def test_a_fact_says_who_and_since_when_and_when_it_was_learnt(place: Plac
     assert latest.keys() == {"text", "score", "kind", "name", "episode_type", "reference_time", "id"}
 
 
+@pytest.mark.long("on_neo4j")
 @pytest.mark.parametrize(
     "scope",
     [U1, {"thread_id": "t1"}, {"agent_id": "a", "thread_id": "t1"}, U1 | {"thread_id": "t1"}, U1 | {"thread_id": "t3"}],
@@ -246,6 +234,7 @@ async def test_without_a_text_the_latest_come_first(place: Place) -> None:
         assert {row["score"] for row in await place.search(of, top_k=3)} == {None}
 
 
+@pytest.mark.long("on_neo4j")
 async def test_nodes_of_a_rule_with_the_same_labels_are_left_alone(place: Place) -> None:
     await place.fill([episode(1, knows("Ann drinks tea"), **U1)])
     said = "{user_id: 'u1', name: 'tea', fact: 'tea', content: 'tea', id: 'a' + n}"
@@ -312,6 +301,7 @@ async def test_nothing_is_found_beyond_the_scope_and_nobody_starves(place: Place
     assert len(await place.search("episodes", "tea", memory={"user_id": "u1", "thread_id": "t1"})) == 1
 
 
+@pytest.mark.long("on_neo4j")
 async def test_the_indexes_of_episodes_are_searched_within_a_scope_only(place: Place) -> None:
     await place.fill([episode(1, knows("tea"), **U1)])
     names = ("Relation", "Relation.terms", "Entity", "Episode.scopes")

@@ -20,7 +20,6 @@ import redis.asyncio as redis
 from structlog.testing import capture_logs
 from tests.services import waiting
 from tests.services.maven import free_port
-from tests.services.memories import empty_neo4j
 from tests.services.neo4j import Neo4jServer
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
@@ -175,7 +174,7 @@ async def falkordb(url: str) -> AsyncIterator[Place]:
 
 @pytest.fixture
 async def on_neo4j(neo4j_server: Neo4jServer) -> AsyncIterator[Place]:
-    empty_neo4j(neo4j_server.uri)
+    neo4j_server.empty()
     store = Neo4jStore(neo4j_server.uri, write_timeout_ms=5_000)
     await store.prepare(APP, ())
     await HybridRetriever(store, enabled=True).warm(APP)  # on a busy machine planning takes longer than a question may

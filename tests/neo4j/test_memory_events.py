@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import neo4j
 import pytest
 from redis.asyncio import Redis
 from tests.services.buses import applied
@@ -47,15 +46,10 @@ async def store(request: pytest.FixtureRequest, url: str) -> AsyncIterator[Graph
         driver: GraphStore = FalkorDBStore(url, write_timeout_ms=5_000)
     else:
         server: Neo4jServer = request.getfixturevalue("neo4j_server")
-        empty(server)
+        server.empty()
         driver = Neo4jStore(server.uri, write_timeout_ms=5_000)
     yield driver
     await driver.aclose()
-
-
-def empty(server: Neo4jServer) -> None:
-    with neo4j.GraphDatabase.driver(server.uri) as driver:
-        driver.execute_query("MATCH (n) DETACH DELETE n")
 
 
 def event(type: str, number: int, data: dict[str, Any], *, chat: str = "c1", at: int | None = None) -> Event:
@@ -358,7 +352,7 @@ async def test_a_retry_is_as_old_as_its_event(url: str, store: GraphStore) -> No
 @pytest.mark.long
 async def test_both_servers_end_with_the_same_graph(url: str, neo4j_server: Neo4jServer) -> None:
     digests: list[str] = []
-    empty(neo4j_server)
+    neo4j_server.empty()
     for store in (FalkorDBStore(url), Neo4jStore(neo4j_server.uri)):
         chats = life_of_a_user()
         vector = {"memory_id": memory_id("/test", "e23", 0), "model": "m", "embedding": [0.1, 0.7, -0.3]}

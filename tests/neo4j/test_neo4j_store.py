@@ -15,7 +15,7 @@ import neo4j
 import pytest
 import pytest_asyncio
 from tests.chaos.proxy import Proxy
-from tests.services.neo4j import Neo4jServer
+from tests.services.neo4j import Neo4jServer, sharing
 from tests.services.waiting import turns, until_answered
 
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, Transient
@@ -41,25 +41,29 @@ END = Checkpoint(offset="1")
 
 
 def execute(server: Neo4jServer, statement: str) -> list[list[Any]]:
-    with neo4j.GraphDatabase.driver(server.uri) as driver, driver.session() as session:
-        return session.run(statement).values()
+    return server.run(statement)
 
 
 @pytest.fixture
 def server(neo4j_server: Neo4jServer) -> Neo4jServer:
-    execute(neo4j_server, "MATCH (n) DETACH DELETE n")
+    neo4j_server.empty()
     return neo4j_server
 
 
 @pytest_asyncio.fixture
 async def graph(server: Neo4jServer) -> AsyncIterator[Neo4jStore]:
-    async with contextlib.aclosing(Neo4jStore(server.uri, write_timeout_ms=3_000)) as store:
+    async with contextlib.aclosing(Neo4jStore(server.uri, write_timeout_ms=20_000)) as store:
         await store.progress(APP, 0)
         yield store
 
 
 def write(text: str, *rows: dict[str, Any], before: Checkpoint = START, after: Checkpoint = END) -> Write:
     return Write(query=parse(text, role="mutation"), rows=rows or ({},), before=before, after=after)
+
+
+def share(graph: Neo4jStore, *texts: str) -> None:
+    """Let mutations share a statement as if they had been applied for a while."""
+    graph._groups.join([form for text in texts if (form := parse(text, role="mutation").batch_query(NEO4J))])
 
 
 async def test_locks_of_apps_are_kept_while_they_are_used(server: Neo4jServer, graph: Neo4jStore) -> None:
@@ -270,6 +274,7 @@ async def test_writes_that_share_a_statement_take_effect_in_their_order(
     server: Neo4jServer, graph: Neo4jStore, seed: int
 ) -> None:
     writes, logs = mixed(seed, 60)
+    sharing(graph, 2 * seed)  # they begin to share one after a while
     for part in (writes[:30], writes[30:]):
         assert await apply_all(graph, part) == WriteResult(count=30)
     assert dict(execute(server, "MATCH (n:N) RETURN n.id, n.log")) == logs
@@ -280,6 +285,7 @@ async def test_one_run_of_writes_takes_effect_like_several(server: Neo4jServer, 
     """A single run has a statement of its own, which has one level fewer for each row."""
     rows = [{"id": name, "x": "1"} for name in ("n0", "n1", "n0")]
     before, log = START, ""
+    share(graph, *SHARED[:3])
     for number, order in enumerate(((0, 1, 2), (0, 1, 2), (2, 1, 0))):
         writes: list[Write] = []
         for index in order:
@@ -287,7 +293,7 @@ async def test_one_run_of_writes_takes_effect_like_several(server: Neo4jServer, 
             writes.append(write(SHARED[index], *rows, before=before, after=after))
             before = after
             log += f"{'abc'[index]}1" * 2
-        [part] = graph._parts([(each, graph._form(each)) for each in writes])
+        [part] = graph._groups.parts([(each, graph._form(each)) for each in writes])
         assert len(runs(part)) == (1 if order[0] == 0 else 3)
         assert await graph.apply(APP, 0, writes) == WriteResult(count=3)
     assert execute(server, "MATCH (n:N {id: 'n0'}) RETURN n.log") == [[log]]
@@ -329,6 +335,7 @@ async def test_a_row_that_is_refused_costs_one_transaction(server: Neo4jServer) 
         contextlib.aclosing(Neo4jStore(f"bolt://127.0.0.1:{proxy.port}")) as graph,
     ):
         await graph.progress(APP, 0)
+        share(graph, text)
         for parts in (4, 0, 0):
             before = proxy.requests
             applied = await graph.apply(APP, 0, [write(text, {"id": 1, "parts": parts}, before=START, after=START)])
@@ -373,8 +380,7 @@ async def test_a_mutation_that_does_not_compile_takes_no_row_of_another_one_with
     server: Neo4jServer, graph: Neo4jStore
 ) -> None:
     """Their rows share a statement until the server is asked."""
-    refused = write(REFUSED, {"id": "n", "x": "1", "one": 1})
-    graph._parts([(refused, graph._form(refused))])  # as the batch of another partition does meanwhile
+    share(graph, SHARED[0], REFUSED)
     assert await graph.apply(APP, 0, [write(SHARED[0], {"id": "n", "x": "1"})]) == WriteResult(count=1)
     assert execute(server, "MATCH (n:N) RETURN n.log") == [["a1"]]
 
@@ -384,20 +390,10 @@ async def test_batches_of_two_apps_learn_together_that_a_mutation_does_not_compi
     refused = write(REFUSED, {"id": "n", "x": "1", "one": 1})
     form = graph._form(refused)
     assert form is not None
-    graph._parts([(refused, form)])
+    share(graph, REFUSED)
     database = await graph._databases.graph(APP)
     assert await asyncio.gather(*(graph._refused_forms(database, [form]) for _ in range(3))) == [True] * 3
     assert await graph._refused_forms(database, [form])  # asked after others knew it
-
-
-def test_mutations_in_turn_are_one_part_and_the_statement_stays_the_same() -> None:
-    store = Neo4jStore("bolt://nowhere.example")
-    keep, count = (parse(text, role="mutation") for text in SHARED[:2])
-    writes = [Write(query=(keep, count)[number % 2], before=START, after=END) for number in range(40)]
-    [part] = store._parts([(each, store._form(each)) for each in writes])
-    [turned] = store._parts([(each, store._form(each)) for each in reversed(writes)])
-    assert part.batch_queries == turned.batch_queries
-    assert len(part.batch_queries) == 2
 
 
 async def test_of_very_many_rows_the_first_are_applied(server: Neo4jServer, graph: Neo4jStore) -> None:
@@ -413,7 +409,7 @@ async def test_of_very_many_rows_the_first_are_applied(server: Neo4jServer, grap
 async def test_many_may_open_a_new_database_at_once(server: Neo4jServer) -> None:
     """None of them fails, which would cost it seconds of waiting, and what they make is there once."""
     keys = {(f"Key{number}", "id") for number in range(5)}
-    for _ in range(5):
+    for _ in range(2):
         execute(server, "MATCH (n) DETACH DELETE n")
         for kind, which in (("CONSTRAINT", ""), ("INDEX", "WHERE type = 'RANGE'")):
             for [name, _] in execute(server, f"SHOW {kind} YIELD name, type {which} RETURN name, type"):

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from tests.services.buses import applied
 from tests.services.fixtures import Logs
-from tests.services.memories import empty_neo4j
 from tests.services.neo4j import Neo4jServer
 from tests.services.rules import load_rules
 
@@ -38,7 +37,7 @@ mutation_rules:
 async def test_a_refused_app_learns_the_name_of_no_other_app(
     neo4j_server: Neo4jServer, url: str, bus: Bus, tmp_path: Path, logs: Logs
 ) -> None:
-    empty_neo4j(neo4j_server.uri)
+    neo4j_server.empty()
     (tmp_path / "Support").mkdir()
     (tmp_path / "Support" / "graph_injection.yaml").write_text(OWNED)
     rules = load_rules(tmp_path)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from tests.neo4j.test_search_kinds import write
-from tests.services.memories import empty_neo4j
+from tests.services.neo4j import Neo4jServer
 from tests.services.rules import rule_set
 
 from graphweft import Client
@@ -80,9 +80,9 @@ def framework(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(params=["falkordb", "neo4j"])
 async def store(request: pytest.FixtureRequest, url: str) -> AsyncIterator[GraphStore]:
     if request.param == "neo4j":
-        uri = request.getfixturevalue("neo4j_server").uri
-        empty_neo4j(uri)
-        made: GraphStore = Neo4jStore(uri)
+        server: Neo4jServer = request.getfixturevalue("neo4j_server")
+        server.empty()
+        made: GraphStore = Neo4jStore(server.uri)
     else:
         made = FalkorDBStore(url, write_timeout_ms=5_000)
     async with contextlib.aclosing(made):
@@ -173,7 +173,7 @@ async def test_a_search_that_finds_nothing_says_nothing(
 @pytest.mark.soak("neo4j-None")
 @pytest.mark.parametrize("embedder", [None, HashingEmbedder(64)])
 async def test_a_run_gets_memories_and_what_was_taken_from_them(
-    url: str, request: pytest.FixtureRequest, store: GraphStore, embedder: HashingEmbedder | None
+    url: str, store: GraphStore, embedder: HashingEmbedder | None
 ) -> None:
     """Memories that share no word with the question come where nothing can say what they mean: the latest."""
 
@@ -196,8 +196,7 @@ async def test_a_run_gets_memories_and_what_was_taken_from_them(
             ),
             event(user, "episode.add", content={"entities": people, "relations": [stated]}, episode_type="json"),
         ]  # fmt: skip
-    where = url if isinstance(store, FalkorDBStore) else request.getfixturevalue("neo4j_server").uri
-    await write(store, where, "shop", events)
+    await write(store, "shop", events)
     async with responding(url, store, embedder), adapting(url) as adapter:
         for user, verb in (("u1", "loves"), ("u2", "hates")):
             provider = GraphContextProvider(adapter, memory_enabled=True, user_id=user, read_own_writes=False, top_k=9)

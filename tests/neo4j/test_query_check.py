@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import neo4j
 import pytest
 import pytest_asyncio
 import redis.asyncio as redis
@@ -139,8 +138,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
         address = request.getfixturevalue("url")
         return Backend("falkordb", address, lambda: FalkorDBStore(address))
     server: Neo4jServer = request.getfixturevalue("neo4j_server")
-    with neo4j.GraphDatabase.driver(server.uri) as driver, driver.session() as session:
-        session.run("MATCH (n) DETACH DELETE n").consume()
+    server.empty()
     return Backend("neo4j", server.uri, lambda: Neo4jStore(server.uri))
 
 

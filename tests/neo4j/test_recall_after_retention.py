@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import neo4j
 import pytest
 from tests.neo4j.test_consolidation import a_job, put, replayed, worker_of
 from tests.redis.test_memory_worker import rows, working
@@ -61,8 +60,7 @@ async def store(request: pytest.FixtureRequest, url: str) -> AsyncIterator[Graph
         driver: GraphStore = FalkorDBStore(url, write_timeout_ms=5_000)
     else:
         server: Neo4jServer = request.getfixturevalue("neo4j_server")
-        with neo4j.GraphDatabase.driver(server.uri) as admin:
-            admin.execute_query("MATCH (n) DETACH DELETE n")
+        server.empty()
         driver = Neo4jStore(server.uri)
     yield driver
     await driver.aclose()

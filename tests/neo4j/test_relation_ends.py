@@ -176,6 +176,7 @@ async def test_a_search_says_what_is_in_doubt_and_why(url: str, store: GraphStor
         assert [row[0::2] for row in await doubts(6, within, of="facts")] == [("Ada uses laptop 4", None)]
 
 
+@pytest.mark.long("neo4j")
 async def test_an_episode_without_the_ontology_ends_what_depends_on_a_relation(url: str, store: GraphStore) -> None:
     told = [episode(number, text, at) for number, (at, text) in enumerate(FIRED[1:], 1)]
     over = episode(9, "Ada WORKS_FOR Acme until 8", 9)
@@ -199,6 +200,7 @@ HELD = (
 )
 
 
+@pytest.mark.long("neo4j")
 async def test_what_depends_on_a_marriage_ends_for_both(url: str, store: GraphStore) -> None:
     said = [(1, "Ada MARRIED_TO Ben"), (2, "Ben HAS_BADGE badge 7"), (3, "Ben OPENS lab 2"), (5, "Ada MARRIED_TO Eva")]
     await write(url, store, [episode(each, text, each) for each, text in said], life(OTHER_END))
@@ -210,6 +212,7 @@ async def test_what_depends_on_a_marriage_ends_for_both(url: str, store: GraphSt
     ]
 
 
+@pytest.mark.long("neo4j")
 async def test_one_value_at_a_time_counts_without_a_support(url: str, store: GraphStore) -> None:
     said = [(1, "Ada SITS_IN room 3"), (2, "Ada SITS_IN room 4")]
     await write(url, store, [episode(each, text, each) for each, text in said], life(OTHER_END))
@@ -244,6 +247,7 @@ async def test_each_of_many_homes_ends_by_the_next_one(url: str, store: GraphSto
     assert await rows(store, COUNTS) == [("LIVES_IN", 903, 902, 902)]
 
 
+@pytest.mark.long("neo4j")
 async def test_each_of_many_neighbours_ends_with_the_home_of_its_time(url: str, store: GraphStore) -> None:
     said = [f"Ada {name} {each} from {2 * each + late}" for each in range(150) for late, name in enumerate(PAIR)]
     await write(url, store, [lives(1, *said[:150]), lives(2, *said[150:])], RULES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 
-import neo4j
 from tests.services.neo4j import Neo4jServer
 
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
@@ -13,8 +12,7 @@ from graphweft_workers.ports.graph_store import Checkpoint, PositionMove, Write
 
 
 async def test_a_graph_is_written_and_read_by_routing(neo4j_server: Neo4jServer) -> None:
-    with neo4j.GraphDatabase.driver(neo4j_server.uri, notifications_min_severity="OFF") as driver:
-        driver.execute_query("MATCH (n) DETACH DELETE n")
+    neo4j_server.empty()
     async with contextlib.aclosing(Neo4jStore(f"neo4j://127.0.0.1:{neo4j_server.port}")) as store:
         run = await store.check()
         before = (await store.progress("routed", 0)).checkpoint

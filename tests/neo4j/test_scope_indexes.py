@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.neo4j.test_search_kinds import some, write
 from tests.neo4j.test_search_scopes import mixed
-from tests.services.memories import DIMENSIONS, WORDS, Model, batches, empty_neo4j, fill, fill_neo4j
+from tests.services.memories import DIMENSIONS, WORDS, Model, batches, fill, fill_neo4j
 from tests.services.neo4j import Neo4jServer
 from tests.services.waiting import turns
 
@@ -207,10 +207,10 @@ async def test_memories_are_found_alike_by_an_index_and_by_the_server(url: str, 
 
 @pytest.mark.long
 async def test_memories_are_found_alike_on_neo4j(neo4j_server: Neo4jServer) -> None:
-    empty_neo4j(neo4j_server.uri)
+    neo4j_server.empty()
     store = Neo4jStore(neo4j_server.uri, write_timeout_ms=10_000)
     made = await mixed("shop", 1, count=20)
-    await fill_neo4j(store, neo4j_server.uri, "shop", made)
+    await fill_neo4j(store, "shop", made)
     await alike(Both(store), {"shop": Model(made)}, 2, 25)
     await store.aclose()
 
@@ -236,7 +236,7 @@ async def test_facts_preferences_and_summaries_are_found_alike_at_any_time(url: 
     held: dict[str, Sequence[Any]] = {}
     for seed, app in enumerate(("shop", "shop2")):
         events, held[app] = some(app, seed)
-        await write(falkordb, url, app, events)
+        await write(falkordb, app, events)
     both, rnd = Both(falkordb), random.Random(5)
     for _ in range(60):
         app = rnd.choice(sorted(held))
@@ -266,7 +266,7 @@ async def test_a_fact_that_ends_is_not_found_by_an_index_from_before(url: str, f
             )
         ]
 
-    await write(falkordb, url, "shop", [*said(1, "Rome", 0), *said(2, "Oslo", 2)])
+    await write(falkordb, "shop", [*said(1, "Rome", 0), *said(2, "Oslo", 2)])
     both = Both(falkordb)
     asked = {"text": "home", "memory": {"user_id": "u"}, "of": "facts", "index_type": "fulltext"}
     for day, home in ((1, "home Rome"), (3, "home Oslo"), (1, "home Rome")):
@@ -489,9 +489,9 @@ async def test_a_scope_with_many_characters_has_no_index(
 async def test_a_scope_with_many_characters_has_no_index_on_neo4j(
     neo4j_server: Neo4jServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    empty_neo4j(neo4j_server.uri)
+    neo4j_server.empty()
     store = Neo4jStore(neo4j_server.uri, write_timeout_ms=10_000)
-    await fill_neo4j(store, neo4j_server.uri, "shop", await batches([({"user_id": "u"}, LONG)]))
+    await fill_neo4j(store, "shop", await batches([({"user_id": "u"}, LONG)]))
     assert await few_characters(Both(store), monkeypatch) == (1, 0)
     await store.aclose()
 

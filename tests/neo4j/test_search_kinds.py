@@ -6,18 +6,15 @@ import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any
 
-import neo4j
 import pytest
-import redis.asyncio as redis
-from tests.services.memories import NASTY, empty_neo4j
+from tests.services.memories import NASTY
 from tests.services.neo4j import Neo4jServer
 
-from graphweft_contracts import Event, channels
+from graphweft_contracts import Event
 from graphweft_contracts.memory import SCOPES, memory_id
 from graphweft_contracts.search import Searched, SearchQuery
-from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.embedding.hashing import HashingEmbedder
@@ -25,6 +22,7 @@ from graphweft_workers.features.episodes.mutations import EpisodeMutations
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.search import Searcher
+from graphweft_workers.testing.suites.search_kit import apply_all
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -103,25 +101,12 @@ def some(app: str, seed: int, count: int = 40) -> tuple[list[Event], list[Said]]
     return events, said
 
 
-async def write(store: GraphStore, url: str, app: str, events: Sequence[Event]) -> None:
+async def write(store: GraphStore, app: str, events: Sequence[Event]) -> None:
     packs = (MemoryMutations(), EpisodeMutations())
     for pack in packs:
         await store.prepare(app, pack.keys, pack.indexes)
-    written = [
-        (each.cypher.statement, params) for event in events for pack in packs for each, params in pack.match(event)
-    ]
-    if store.dialect.name == "falkordb":
-        client = redis.Redis.from_url(url)
-        for statement, params in written:
-            await client.execute_command("GRAPH.QUERY", channels.graph_name(app), header(params) + statement)
-        await client.aclose()
-        return
-    with neo4j.GraphDatabase.driver(url) as driver:
-        with driver.session() as session, session.begin_transaction() as transaction:
-            for statement, params in written:
-                transaction.run(cast("Any", statement), params).consume()
-            transaction.commit()
-        driver.execute_query("CALL db.awaitIndexes(60)")
+    matched = (each for event in events for pack in packs for each in pack.match(event))
+    await apply_all(store, app, ((mutation.cypher.statement, params) for mutation, params in matched))
 
 
 @pytest.fixture
@@ -133,7 +118,7 @@ async def falkordb(url: str) -> AsyncIterator[GraphStore]:
 
 @pytest.fixture
 async def on_neo4j(neo4j_server: Neo4jServer) -> AsyncIterator[GraphStore]:
-    empty_neo4j(neo4j_server.uri)
+    neo4j_server.empty()
     store = Neo4jStore(neo4j_server.uri, write_timeout_ms=5_000)
     yield store
     await store.aclose()
@@ -158,15 +143,15 @@ ALL: Sequence[Searched] = ("all",)
 
 @pytest.mark.long
 async def test_nothing_is_found_beyond_its_scope_and_all_within_it_alike_on_both_servers(
-    url: str, falkordb: GraphStore, on_neo4j: GraphStore, neo4j_server: Neo4jServer
+    falkordb: GraphStore, on_neo4j: GraphStore
 ) -> None:
     """Two apps with the same names in them, users and threads that are called alike, and every kind in each."""
     held: dict[str, list[Said]] = {}
     for seed, app in enumerate(("shop", "shop2")):
         events, held[app] = some(app, seed)
-        await write(falkordb, url, app, events)
+        await write(falkordb, app, events)
         if app == "shop":
-            await write(on_neo4j, neo4j_server.uri, app, events)
+            await write(on_neo4j, app, events)
     one, other = Searcher(falkordb), Searcher(on_neo4j)
     rnd = random.Random(7)
     rows = dict.fromkeys([*KINDS["all"], "starved"], 0)
@@ -201,7 +186,7 @@ async def test_nothing_is_found_beyond_its_scope_and_all_within_it_alike_on_both
 
 
 async def test_with_an_embedder_the_kinds_without_vectors_are_found_by_words(
-    url: str, falkordb: GraphStore, on_neo4j: GraphStore, neo4j_server: Neo4jServer
+    falkordb: GraphStore, on_neo4j: GraphStore
 ) -> None:
     scope = {"user_id": "u", "thread_id": "t"}
     embedder = HashingEmbedder(64)
@@ -220,13 +205,8 @@ async def test_with_an_embedder_the_kinds_without_vectors_are_found_by_words(
             "memory.summarized", {"summary": "of a dog", "model": "x", "memory_ids": [memory], "facts": [fact], **scope}
         ),
     ]
-    await write(falkordb, url, "shop", events)
-    # FalkorDB's function for vectors is none of Neo4j's.
-    await write(on_neo4j, neo4j_server.uri, "shop", [each for each in events if each.type != "memory.embedded"])
-    with neo4j.GraphDatabase.driver(neo4j_server.uri) as driver:
-        set_vector = "MATCH (m:Memory {id: $id}) SET m.embedding = $vector, m.embedding_model = $model"
-        driver.execute_query(set_vector, {"id": memory, "vector": vector, "model": embedder.model})
     for store in (falkordb, on_neo4j):
+        await write(store, "shop", events)
         searcher = Searcher(store, embedder)
         for how in (None, "vector", "hybrid"):
             rows = await found(searcher, "shop", text="green dogs on a river boat", memory=scope, index_type=how)
@@ -240,7 +220,7 @@ async def test_with_an_embedder_the_kinds_without_vectors_are_found_by_words(
 
 @pytest.mark.long
 async def test_the_latest_memories_take_turns_with_other_kinds_found_by_words(
-    url: str, falkordb: GraphStore, on_neo4j: GraphStore, neo4j_server: Neo4jServer
+    falkordb: GraphStore, on_neo4j: GraphStore
 ) -> None:
     """Two users who say the contrary; the last thing that each said is about something else."""
     users = {"u1": "nuts", "u2": "no nuts"}
@@ -262,8 +242,8 @@ async def test_the_latest_memories_take_turns_with_other_kinds_found_by_words(
         preferences = [{"text": f"{user} likes cake"}, {"text": f"{user} likes tea"}]
         data = {"summary": "tea", "memory_ids": [memory_id("/test", f"{user}0", 0)], "model": "x"}
         events.append(event("memory.summarized", 5, {**data, "facts": facts, "preferences": preferences}))
-    for store, server in ((falkordb, url), (on_neo4j, neo4j_server.uri)):
-        await write(store, server, "shop", events)
+    for store in (falkordb, on_neo4j):
+        await write(store, "shop", events)
         plain = Searcher(store)
         for user, food in users.items():
             latest = [f"{user} train {number}" for number in (4, 3, 2, 1, 0)]

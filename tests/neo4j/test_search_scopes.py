@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.services.memories import DIMENSIONS, NASTY, WORDS, Batch, Model, batches, empty_neo4j, fill, fill_neo4j
+from tests.services.memories import DIMENSIONS, NASTY, WORDS, Batch, Model, batches, fill, fill_neo4j
 from tests.services.neo4j import Neo4jServer
 
 from graphweft_contracts.memory import SCOPES
@@ -127,10 +127,10 @@ async def test_no_search_leaves_its_scope_and_none_is_starved(url: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
 async def test_no_search_leaves_its_scope_on_neo4j(neo4j_server: Neo4jServer) -> None:
-    empty_neo4j(neo4j_server.uri)
+    neo4j_server.empty()
     store = Neo4jStore(neo4j_server.uri, write_timeout_ms=10_000)
     made = await mixed("shop", 1, count=30)
-    await fill_neo4j(store, neo4j_server.uri, "shop", made)
+    await fill_neo4j(store, "shop", made)
     judge = Judge(store, {"shop": Model(made)}, 1)
     await judge.searches(SEARCHES_NEO4J)
     await store.aclose()

@@ -20,7 +20,7 @@ from tests.chaos.random_rules import Example, examples, some_texts
 from tests.chaos.serial import Content, Neo4jReference
 from tests.neo4j.test_graph_dump import HOSTILE, NEO4J, SHARED
 from tests.neo4j.test_serial_equality import _EXAMPLES, _SEED, Server, _checked, entries_of, rules_of
-from tests.services.neo4j import Neo4jServer
+from tests.services.neo4j import Neo4jServer, sharing
 
 from graphweft_contracts import Fenced, InvalidSettings
 from graphweft_rules.cypher.query import parse
@@ -187,6 +187,7 @@ async def test_an_app_has_no_second_graph_in_the_database_of_another(graphs: Gra
         await graphs.second.progress("other", 0)
 
 
+@pytest.mark.long
 async def test_all_own_mutations_run_in_a_second_graph(graphs: Graphs) -> None:
     packs = [pack for feature in features(Settings.load(unknown=[])) for pack in feature.mutations()]
     queries = [each.cypher for pack in packs for each in pack.mutations]
@@ -206,7 +207,8 @@ def servers(neo4j_server: Neo4jServer) -> Iterator[tuple[Server, Server]]:
         async def connect() -> tuple[Neo4jStore, Neo4jStore, Neo4jReference]:
             reference = Neo4jReference(neo4j_server.uri)
             await reference.clear()
-            return Neo4jStore(neo4j_server.uri), Neo4jStore(neo4j_server.uri, beside=BESIDE), reference
+            live, beside = Neo4jStore(neo4j_server.uri), Neo4jStore(neo4j_server.uri, beside=BESIDE)
+            return sharing(live, 2), sharing(beside, 2), reference
 
         live, second, reference = runner.run(connect())
         yield Server(runner, live, reference), Server(runner, second, reference)

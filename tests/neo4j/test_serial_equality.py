@@ -26,7 +26,7 @@ from tests.chaos.memory_bus import memory_bus
 from tests.chaos.random_memory import memory_examples
 from tests.chaos.random_rules import PARAMS, Example, examples, some_texts
 from tests.chaos.serial import Content, FalkorDBReference, Neo4jReference, Query, Reference, queries_of
-from tests.services.neo4j import Neo4jServer
+from tests.services.neo4j import Neo4jServer, sharing
 from tests.services.rules import load_rules
 
 from graphweft import Event
@@ -262,7 +262,7 @@ def neo4j(neo4j_server: Neo4jServer) -> Iterator[Server]:
     async def connect() -> tuple[Neo4jStore, Neo4jReference]:
         reference = Neo4jReference(neo4j_server.uri)
         await reference.clear()
-        return Neo4jStore(neo4j_server.uri), reference
+        return sharing(Neo4jStore(neo4j_server.uri), 2), reference
 
     with asyncio.Runner() as runner:
         store, reference = runner.run(connect())

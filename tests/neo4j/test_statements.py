@@ -86,6 +86,7 @@ async def test_statements_end_each_other_in_whatever_order_their_chats_come(url:
     ]  # fmt: skip
 
 
+@pytest.mark.long("neo4j")
 async def test_questions_courtesy_and_what_assistants_say_are_no_statements(url: str, store: GraphStore) -> None:
     messages = [
         {"role": "user", "text": "Hi! Where do I live? Thanks."}, {"role": "assistant", "text": "I live in the cloud."},
@@ -168,6 +169,7 @@ async def test_an_erasure_reaches_statements_and_what_they_ended(url: str, store
     ]  # fmt: skip
 
 
+@pytest.mark.long("neo4j")
 async def test_what_has_ended_is_behind_what_ended_it(told: Told) -> None:
     texts = ("I live in Oslo.", "I moved to Bergen.", "The keys to Stavanger came.", "My new home is Stavanger.")
     await told.write(*texts)
@@ -184,6 +186,7 @@ async def test_a_question_about_the_past_sees_what_held_then(told: Told) -> None
     assert (await told.ask("Where do I live?"))[0] == ("I live in Rome.", None)
 
 
+@pytest.mark.long("neo4j")
 @pytest.mark.parametrize(
     ("texts", "question", "answer"),
     [
@@ -214,6 +217,7 @@ async def test_what_another_thread_ended_is_marked_only_where_both_are_searched(
     }  # fmt: skip
 
 
+@pytest.mark.long("neo4j")
 async def test_authors_of_one_scope_do_not_end_what_others_state(url: str, store: GraphStore) -> None:
     said_by = (("Ann", "I live in Oslo."), ("Bob", "I live in Rome."), ("Ann", "I moved to Bonn."))
     messages = [{"role": "user", "text": text, "author_name": author} for author, text in said_by]

@@ -170,6 +170,7 @@ async def test_planted_statements_by_a_model_that_says_the_truth_and_by_one_that
     assert len(ended) / len(right) >= 0.95
 
 
+@pytest.mark.long("neo4j")
 async def test_a_lying_model_ends_nothing_outside_the_guards(worked: Worked, model_server: ModelServer) -> None:
     model_server.answer = answering(lying)
     kept = [
@@ -253,6 +254,7 @@ def of_users(*users: str) -> list[Event]:
 USERS = ("Ada", "Ben", "Mal", "Cid", "Dan")
 
 
+@pytest.mark.long("neo4j")
 async def test_a_statement_on_which_the_model_fails_costs_its_neighbours_nothing(
     worked: Worked, model_server: ModelServer
 ) -> None:
@@ -274,6 +276,7 @@ async def test_a_statement_on_which_the_model_fails_costs_its_neighbours_nothing
     assert await worked.holding() == [FIRST_DAY] * len(USERS)
 
 
+@pytest.mark.long("neo4j")
 async def test_a_model_that_is_away_for_long_costs_no_statement(worked: Worked, model_server: ModelServer) -> None:
     soon = {"retry-after-ms": "20"}
     model_server.answer = answering(lying)
@@ -311,6 +314,7 @@ async def test_an_app_whose_graph_is_behind_keeps_no_other_one_back(
     assert len(made) - len(waits) == len(model_server.requests) == len(USERS)
 
 
+@pytest.mark.long("neo4j")
 async def test_a_statement_that_was_compared_is_not_compared_again_for_its_neighbour(
     worked: Worked, model_server: ModelServer
 ) -> None:
@@ -344,6 +348,7 @@ async def test_nobody_takes_a_verdict_back_in_a_chat_of_another_user(worked: Wor
     assert await worked.digest() == before
 
 
+@pytest.mark.long("neo4j")
 async def test_a_verdict_ends_nothing_of_a_chat_in_another_partition(worked: Worked) -> None:
     """Only a worker may emit one, and asks for none, unless the order of the app has changed since."""
     own = partition_of(f"{APP}/chat of u1", PARTITIONS)

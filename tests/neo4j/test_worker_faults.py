@@ -27,7 +27,7 @@ from tests.chaos.random_rules import PARAMS, TEXTS, TYPES, some_texts
 from tests.chaos.serial import Content, FalkorDBReference, Neo4jReference, Query, Reference, query_of
 from tests.services.buses import applied
 from tests.services.layouts import spread
-from tests.services.neo4j import Neo4jServer
+from tests.services.neo4j import Neo4jServer, sharing
 from tests.services.rules import load_rules
 from tests.services.waiting import looks, turns, until
 
@@ -293,7 +293,7 @@ async def falkordb(url: str) -> AsyncIterator[Run]:
 
 @pytest.fixture
 async def neo4j(neo4j_server: Neo4jServer) -> AsyncIterator[Run]:
-    store, reference = Neo4jStore(neo4j_server.uri), Neo4jReference(neo4j_server.uri)
+    store, reference = sharing(Neo4jStore(neo4j_server.uri), 2), Neo4jReference(neo4j_server.uri)
     await reference.clear()
     yield Run(
         store=store,

@@ -23,7 +23,7 @@ from tests.ports.toy_kits import ToyRequestKit
 from tests.services.environment import clean_environment
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
-from tests.services.memories import empty_neo4j
+from tests.services.neo4j import Neo4jServer
 from tests.services.request_kits import KafkaRequestKit, RedisRequestKit, redis_request_kit
 from tests.services.tiers import repeats
 from tests.services.waiting import turns, until
@@ -392,9 +392,9 @@ async def replica(kit: RequestKit, graph_url: str, rules: Path) -> AsyncIterator
 @pytest.fixture(params=["falkordb", "neo4j"])
 def graph_url(request: pytest.FixtureRequest) -> str:
     if request.param == "neo4j":
-        uri = str(request.getfixturevalue("neo4j_server").uri)
-        empty_neo4j(uri)  # Community has one graph, and another test's app may own it
-        return uri
+        neo4j_server: Neo4jServer = request.getfixturevalue("neo4j_server")
+        neo4j_server.empty()  # Community has one graph, and another test's app may own it
+        return neo4j_server.uri
     server: EmbeddedServer = request.getfixturevalue("server")
     return f"unix://{server.socket}"
 

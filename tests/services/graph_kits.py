@@ -9,10 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import neo4j
 import pytest
 import redis
-from tests.services.neo4j import Neo4jServer
+from tests.services.neo4j import Neo4jServer, sharing
 
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
@@ -64,18 +63,17 @@ class Neo4jKit(GraphKit):
 
     def __init__(self, server: Neo4jServer) -> None:
         self.server = server
-        self.run("MATCH (n) DETACH DELETE n")
+        self.server.empty()
 
     def store(self, *, graph_template: str | None = None, **options: Any) -> GraphStore:
         # The test's Neo4j has one database: graphs with another name are second ones in it.
-        return Neo4jStore(self.server.uri, beside=graph_template, **options)
+        return sharing(Neo4jStore(self.server.uri, beside=graph_template, **options))
 
     def unavailable_store(self) -> GraphStore:
         return Neo4jStore("bolt://127.0.0.1:1")
 
     def run(self, statement: str) -> Sequence[Sequence[Any]]:
-        with neo4j.GraphDatabase.driver(self.server.uri) as driver, driver.session() as session:
-            return session.run(statement).values()
+        return self.server.run(statement)
 
     def indexes(self) -> Sequence[tuple[str, str]]:
         found = self.run(

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import neo4j
 import redis.asyncio as redis
 
 from graphweft_contracts import channels
 from graphweft_workers.drivers.falkordb.literals import header
-from graphweft_workers.drivers.neo4j.batch_query import with_plain_vectors
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.testing.suites.memory_model import DIMENSIONS, NASTY, WORDS, batches
 from graphweft_workers.testing.suites.memory_model import MemoryBatch as Batch
 from graphweft_workers.testing.suites.memory_model import MemoryModel as Model
+from graphweft_workers.testing.suites.search_kit import apply_all
 
 __all__ = ("DIMENSIONS", "NASTY", "WORDS", "Batch", "Model", "batches", "empty_neo4j", "fill", "fill_neo4j")
 
@@ -34,22 +33,11 @@ async def fill(store: GraphStore, url: str, app_id: str, made: Sequence[Batch]) 
     await client.aclose()
 
 
-async def fill_neo4j(store: GraphStore, url: str, app_id: str, made: Sequence[Batch]) -> None:
-    """Write memories into the graph of the only app on Neo4j."""
+async def fill_neo4j(store: GraphStore, app_id: str, made: Sequence[Batch]) -> None:
+    """Write memories into the graph of the only app on Neo4j, by statements of a worker: the server has their plans."""
     pack = MemoryMutations()
     await store.prepare(app_id, pack.keys, pack.indexes)
-    together: dict[str, list[dict[str, Any]]] = {}
-    for batch in made:
-        for statement, params in batch.written:
-            together.setdefault(with_plain_vectors(statement), []).append(params)
-    with neo4j.GraphDatabase.driver(url) as driver:
-        # Vectors last: they are for what is there.
-        for statement, rows in sorted(together.items(), key=lambda item: "embedding" in item[0]):
-            with driver.session() as session, session.begin_transaction() as transaction:
-                for params in rows:
-                    transaction.run(statement, params).consume()
-                transaction.commit()
-        driver.execute_query("CALL db.awaitIndexes(60)")
+    await apply_all(store, app_id, (each for batch in made for each in batch.written))
 
 
 def empty_neo4j(url: str) -> None:

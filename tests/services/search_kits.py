@@ -7,9 +7,9 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, Literal, override
 
-import neo4j
 import redis.asyncio as redis
-from tests.services.memories import Batch, Model, empty_neo4j, fill, fill_neo4j
+from tests.services.memories import Batch, Model, fill
+from tests.services.neo4j import Neo4jServer
 
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
@@ -60,18 +60,13 @@ class Neo4jSearchKit(SearchKit):
     memory_index = MemoryMutations().indexes[0].name
     questions = 10 if _MANY else 4
 
-    def __init__(self, store: GraphStore, url: str) -> None:
+    def __init__(self, store: GraphStore, server: Neo4jServer) -> None:
         self.store = store
-        self.url = url
-
-    async def fill(self, made: Sequence[Batch]) -> Model:
-        await fill_neo4j(self.store, self.url, APP, made)
-        return Model(made)
+        self.server = server
 
     async def write(self, *statements: str) -> None:
-        with neo4j.GraphDatabase.driver(self.url) as driver:
-            for statement in statements:
-                driver.execute_query(statement.replace("vecf32", ""))
+        for statement in statements:
+            self.server.run(statement.replace("vecf32", ""))
 
     async def make_vector_index(self, name: str, label: str, similarity: Literal["cosine", "euclidean"]) -> None:
         options = f"{{indexConfig: {{`vector.dimensions`: 2, `vector.similarity_function`: '{similarity}'}}}}"
@@ -100,10 +95,10 @@ async def falkordb_search_kit(url: str) -> AsyncIterator[SearchKit]:
 
 
 @contextlib.asynccontextmanager
-async def neo4j_search_kit(uri: str) -> AsyncIterator[SearchKit]:
-    empty_neo4j(uri)
-    async with contextlib.aclosing(Neo4jStore(uri, write_timeout_ms=5_000)) as store:
+async def neo4j_search_kit(server: Neo4jServer) -> AsyncIterator[SearchKit]:
+    server.empty()
+    async with contextlib.aclosing(Neo4jStore(server.uri, write_timeout_ms=5_000)) as store:
         await store.prepare(APP, ())
-        kit = Neo4jSearchKit(store, uri)
+        kit = Neo4jSearchKit(store, server)
         yield kit
     await kit.drop_named_indexes()

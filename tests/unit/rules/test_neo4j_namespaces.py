@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.services.rules import PACKS
 
 from graphweft_contracts import InvalidSettings
 from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.query import parse
+from graphweft_rules.matching.pack import Pack
 from graphweft_workers.drivers.neo4j.namespaces import LIVE, Namespace, refusal
 
 SECOND = Namespace("s")
@@ -100,3 +102,10 @@ def test_a_query_keeps_its_columns_and_a_label_its_name() -> None:
     assert SECOND.plain(SECOND.stored(["N", "M"])) == ("N", "M")
     assert SECOND.plain(["N", "__Beside", "__t N"]) == ()
     assert LIVE.query(query) is query
+
+
+@pytest.mark.parametrize("pack", PACKS, ids=lambda pack: type(pack).__name__)
+def test_own_mutations_stay_in_a_second_graph(pack: Pack) -> None:
+    for mutation in pack.mutations:
+        assert refusal(mutation.cypher.outline) == "", mutation.cypher.statement
+        assert SECOND.prefix in SECOND.query(mutation.cypher).statement

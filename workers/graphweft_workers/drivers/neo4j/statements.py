@@ -73,6 +73,8 @@ class Part:
 
     work: Work
     batch_queries: tuple[BatchQuery, ...] = ()
+    is_new: bool = False
+    """Whether the statement is that of one batch query, which seldom ran so far."""
 
     @property
     def alone(self) -> bool:

@@ -5,9 +5,10 @@ Reads count only after the lock; a writer that reads first and then pauses would
 of an app share the lock, because rules MERGE by keys without a constraint, and two concurrent transactions would create
 two nodes. A transaction has a time limit at the server; otherwise a lost connection would keep the lock for minutes.
 
-The writes of a batch share one statement, with all rows in order. If that is the whole batch, the statement also takes
-the lock and moves the checkpoint, so a batch is one round trip. The number of rows of each mutation then hardly
-matters; separate statements took several times as long.
+The writes of mutations that come often share one statement, with all rows in order. If that is the whole batch, the
+statement also takes the lock and moves the checkpoint, so a batch is one round trip. The number of rows of each
+mutation then hardly matters; separate statements took several times as long. A mutation that came seldom so far has a
+statement of its own, because the server plans each new text: see ``groups``.
 
 A write that deletes has its own transaction. A node that gets a new index entry and is deleted in the same transaction
 is still found by that entry: MERGE matches it and creates none, and reads of it fail.
@@ -40,6 +41,7 @@ from graphweft_workers.drivers.neo4j.calls import fetched, run, run_admin, send
 from graphweft_workers.drivers.neo4j.databases import Database, Databases
 from graphweft_workers.drivers.neo4j.dialect import NEO4J, quoted
 from graphweft_workers.drivers.neo4j.errors import DEADLOCK, code_of, refusal_of, translate
+from graphweft_workers.drivers.neo4j.groups import Groups
 from graphweft_workers.drivers.neo4j.positions import Neo4jPositions
 from graphweft_workers.drivers.neo4j.statements import (
     LIST_INDEXES,
@@ -97,8 +99,6 @@ and then old values of some nodes; in 2 of 120 tries with 20,000 nodes. Bookmark
 time in which the server applies a commit, a few milliseconds for each 1,000 nodes."""
 _DEADLOCKS: Final = 6
 """Attempts after deadlocks with other programs; after a deadlock nothing took effect."""
-_TOGETHER: Final = 8
-"""Batch queries of one statement. Adding one compiles the whole again, at 50 ms or more for each."""
 
 
 class _Refused(Exception):
@@ -132,9 +132,7 @@ class Neo4jStore:
         self._write_timeout_s = write_timeout_ms / 1000
         self._compiles: dict[str, bool] = {}
         """By batch query: whether the server accepts it, once asked."""
-        self._groups: list[list[BatchQuery]] = []
-        """Batch queries that share a statement. They keep their places, so that statements do not change."""
-        self._group_of: dict[str, list[BatchQuery]] = {}
+        self._groups = Groups()
         self._writing = WeakValueDictionary[str, asyncio.Lock]()
         """By app, while somebody uses it; so is the next one."""
         self._opening = WeakValueDictionary[str, asyncio.Lock]()
@@ -342,43 +340,15 @@ class Neo4jStore:
                     continue
                 logger.debug("rows_sent_one_by_one", error=str(refusal))
                 self._compiles[statement] = False
-                group = self._group_of.pop(statement, None)
-                if group is not None:  # or another batch asked at the same time
-                    group.remove(batch_query)
+                self._groups.remove(batch_query)
                 refused = True
         return refused
 
-    def _parts(self, work: Work) -> list[Part]:
-        """Split the work into parts that share a statement."""
-        for _, batch_query in work:
-            if batch_query is not None and batch_query.statement not in self._group_of:
-                if not self._groups or len(self._groups[-1]) == _TOGETHER:
-                    self._groups.append([])
-                self._groups[-1].append(batch_query)
-                self._group_of[batch_query.statement] = self._groups[-1]
-        parts: list[Part] = []
-        together: list[tuple[Write, BatchQuery | None]] = []
-        shared: tuple[BatchQuery, ...] = ()
-        for write, batch_query in work:
-            batch_queries = tuple(self._group_of[batch_query.statement]) if batch_query is not None else ()
-            alone = write.query is not None and batch_query is None
-            if together and (alone or (batch_queries and shared and batch_queries != shared)):
-                parts.append(Part(together, shared))
-                together, shared = [], ()
-            if alone:
-                parts.append(Part([(write, batch_query)]))
-            else:
-                together.append((write, batch_query))
-                shared = shared or batch_queries
-        if together:
-            parts.append(Part(together, shared))
-        return parts
-
     async def _apply(self, graph: Database, app_id: str, partition: int, writes: Sequence[Write]) -> WriteResult:
         work = [(write, self._form(write)) for write in writes]
-        parts = self._parts(work)
+        parts = self._groups.parts(work)
         try:
-            if len(parts) == 1 and not parts[0].alone:
+            if len(parts) == 1 and not (parts[0].alone or parts[0].is_new):
                 await self._apply_at_once(graph, app_id, partition, parts[0])
             else:
                 await self._transact(graph, app_id, partition, parts)

@@ -6,6 +6,8 @@ import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, Literal
 
 import pytest
@@ -23,7 +25,7 @@ APP: Final = "shop"
 EXACT: Final = 1.1e-5
 """Scores of vectors are rounded to 5 decimals."""
 _PARTITION: Final = 8
-"""Of the writes of ``SearchKit.fill``."""
+"""Of the writes of ``apply_all``."""
 
 
 class SearchKit(ABC):
@@ -77,17 +79,26 @@ class SearchKit(ABC):
     async def _write_each(self, written: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
         pack = MemoryMutations()
         await self.store.prepare(APP, pack.keys, pack.indexes)
-        before = (await self.store.progress(APP, _PARTITION)).checkpoint
-        for number, (statement, params) in enumerate(written):
-            after = Checkpoint(offset=f"{before.offset}.{number}")
-            write = Write(query=parse(statement, role="mutation"), rows=[params], before=before, after=after)
-            applied = await self.store.apply(APP, _PARTITION, [write])
-            assert applied.failure is None
-            before = after
+        await apply_all(self.store, APP, written)
 
     def searcher(self, embedder: Any = None) -> Searcher:
         """Return a searcher of the graph."""
         return Searcher(self.store, embedder)
+
+
+async def apply_all(store: GraphStore, app_id: str, written: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """Apply statements with their parameters in their order, those that follow their like as rows of one write."""
+    before = begin = (await store.progress(app_id, _PARTITION)).checkpoint
+    writes: list[Write] = []
+    for number, (statement, some) in enumerate(groupby(written, key=itemgetter(0))):
+        after = Checkpoint(offset=f"{begin.offset}.{number}")
+        rows = [params for _, params in some]
+        writes.append(Write(query=parse(statement, role="mutation"), rows=rows, before=before, after=after))
+        before = after
+    while writes:
+        applied = await store.apply(app_id, _PARTITION, writes)
+        assert applied.failure is None, applied.failure
+        del writes[: applied.count]
 
 
 class SearchFixtures:

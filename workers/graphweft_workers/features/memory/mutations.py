@@ -35,8 +35,9 @@ from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
+from graphweft_workers.features.memory.claim_ends import LOOKED_AHEAD, claim_ends
 from graphweft_workers.features.memory.claims import EventReader, UserStatement, is_all_stated, is_doubtful
-from graphweft_workers.features.memory.predicates import key_of
+from graphweft_workers.features.predicates import key_of
 from graphweft_workers.retrieval.profile import PROFILE_KEY, profile_key
 from graphweft_workers.retrieval.records import (
     FACT,
@@ -97,8 +98,6 @@ _LABEL: Final = (
     "SET m.tags = coalesce($tags, m.tags), m.metadata = coalesce($metadata, m.metadata), "
     "m.metadata_terms = coalesce($metadata_terms, m.metadata_terms), m.pinned = coalesce($pinned, m.pinned)"
 )
-_LOOKED_AHEAD: Final = 50
-"""Later facts of a key that are compared with each one."""
 # A fact of a key is valid until the next one begins, in whatever order they arrive. If another thread repeats a fact,
 # the first one stays valid in its own thread (``thread_valid_to``), until any thread states another object.
 # A new fact does not fit to its neighbours, so parts of so many facts in which all fit are passed over. Where one is
@@ -110,12 +109,12 @@ def _validity(parts: str) -> str:
     """Return the query that sets the validity of the facts of ``key``; ``parts`` is the condition of a part ``at``."""
     return (
         f"MATCH (f:{FACT} {{key: key}}) WITH key, f ORDER BY f.valid_from, f.id WITH key, collect(f) AS facts "
-        f"UNWIND [at IN range(0, size(facts) - 1, {_LOOKED_AHEAD}){parts} "
-        f"| facts[at .. at + {2 * _LOOKED_AHEAD + 2}]] AS part "
+        f"UNWIND [at IN range(0, size(facts) - 1, {LOOKED_AHEAD}){parts} "
+        f"| facts[at .. at + {2 * LOOKED_AHEAD + 2}]] AS part "
         "WITH part, [each IN part | [each.object, coalesce(each.thread_id, ''), each.valid_from]] AS said "
-        f"UNWIND range(0, size(part) - 1) AS number WITH part, said, number WHERE number < {_LOOKED_AHEAD} "
-        f"WITH part[number] AS fact, said[number] AS one, said[number + 1 .. number + {_LOOKED_AHEAD + 1}] AS others, "
-        f"said[number + 1][2] AS later, said[number + {_LOOKED_AHEAD + 1}][2] AS beyond "
+        f"UNWIND range(0, size(part) - 1) AS number WITH part, said, number WHERE number < {LOOKED_AHEAD} "
+        f"WITH part[number] AS fact, said[number] AS one, said[number + 1 .. number + {LOOKED_AHEAD + 1}] AS others, "
+        f"said[number + 1][2] AS later, said[number + {LOOKED_AHEAD + 1}][2] AS beyond "
         "WITH fact, later, coalesce(head([other IN others WHERE other[0] <> one[0] OR other[1] = one[1] | other[2]]), "
         "beyond) AS of_thread "
         "WHERE coalesce(fact.valid_to, '') <> coalesce(later, '') "
@@ -125,46 +124,12 @@ def _validity(parts: str) -> str:
 
 
 _NEAR_NEW: Final = (
-    f" WHERE any(place IN range(0, {2 * _LOOKED_AHEAD + 1}) WHERE at + place < size(facts) AND NOT ({_FITS}))"
+    f" WHERE any(place IN range(0, {2 * LOOKED_AHEAD + 1}) WHERE at + place < size(facts) AND NOT ({_FITS}))"
 )
 
 
-# A claim ends what it cannot hold with, in whatever order they arrive: another object of the same predicate, or the
-# same object that holds no longer. Statements of one message do not end each other.
-# Only claims within ``_LOOKED_AHEAD`` places of those of a change, which have the ranks ``first`` to ``last``, can end
-# by it, or hold again. They are looked at by so many, with their properties in lists: a server copies the list of all
-# claims for each row, and reads a property anew for each pair.
-def _ends(left: str) -> str:
-    """Return the query that decides on claims of a key; ``left`` is the condition that a claim ``s`` stays."""
-    return (
-        f"MATCH (s:{STATEMENT} {{key: key}}) WHERE {left} WITH first, last, s ORDER BY s.rank "
-        "WITH first, last, collect(s) AS claims, collect(s.rank) AS ranks "
-        "WITH claims, size([each IN ranks WHERE each < first]) AS begin, "
-        "size([each IN ranks WHERE each <= last]) AS stop "
-        f"WITH claims, CASE WHEN begin < {_LOOKED_AHEAD} THEN 0 ELSE begin - {_LOOKED_AHEAD} END AS begin, stop "
-        f"UNWIND range(0, size(claims) - 1, {_LOOKED_AHEAD}) AS at "
-        f"WITH claims, begin, stop, at WHERE at < stop AND at + {_LOOKED_AHEAD} > begin "
-        f"WITH begin, stop, at, claims[at .. at + {2 * _LOOKED_AHEAD}] AS claims "
-        "WITH begin, stop, at, claims, "
-        "[each IN claims | [each.memory_id, each.holds, each.object_key, each.timestamp + ' ' + each.id, each.judged]] "
-        "AS said "
-        "UNWIND range(0, size(claims) - 1) AS number WITH claims, said, number, at + number AS place, begin, stop "
-        f"WHERE number < {_LOOKED_AHEAD} AND place >= begin AND place < stop "
-        "WITH claims[number] AS claim, said[number] AS one, "
-        f"said[number + 1 .. number + {_LOOKED_AHEAD + 1}] AS others "
-        "WITH claim, [head([other IN others WHERE other[0] <> one[0] AND CASE "
-        "WHEN one[1] AND other[1] THEN other[2] <> one[2] "
-        "WHEN one[1] THEN other[2] = one[2] OR other[2] = '' "
-        "WHEN other[1] THEN one[2] = other[2] OR one[2] = '' ELSE false END | other[3]]), one[4]] AS enders "
-        "WITH claim, reduce(low = '~', each IN enders | CASE WHEN each < low THEN each ELSE low END) AS first "
-        "WITH claim, split(CASE WHEN first = '~' THEN null ELSE first END, ' ') AS ended "
-        "WHERE coalesce(claim.superseded_by, '') <> coalesce(ended[1], '') OR coalesce(claim.until, '') <> "
-        "coalesce(ended[0], '') SET claim.until = ended[0], claim.superseded_by = ended[1]"
-    )
-
-
 _STAYS: Final = "NOT s.memory_id IN $gone"
-_ENDS: Final = _ends(_STAYS)
+_ENDS: Final = claim_ends(_STAYS)
 _RANKS: Final = "WITH s.key AS key, min(s.rank) AS first, max(s.rank) AS last WHERE key IS NOT NULL"
 MOST_ENDED: Final = 3
 """Statements that verdicts about one statement may end."""
@@ -355,9 +320,12 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         f"MATCH (v:{VERSION} {{user_id: $user_id}}) WHERE {IS_ERASED.format('v')} DETACH DELETE v",
     ),
     # Before the statements go: what they had ended holds again, or ends by what is left.
-    "erase_ends": ("memory.erase", f"{_ERASED_STATEMENTS}{_RANKS} {_ends(_NOT_ERASED)}"),
+    "erase_ends": ("memory.erase", f"{_ERASED_STATEMENTS}{_RANKS} {claim_ends(_NOT_ERASED)}"),
     "recount_erased": ("memory.erase", f"{_ERASED_STATEMENTS}WITH s {_ENDED_OF}{_judged_by(_NOT_ERASED)}"),
-    "revive_judged_erased": ("memory.erase", f"{_ERASED_STATEMENTS}WITH s {_ENDED_OF}{_OF_ENDED}{_ends(_NOT_ERASED)}"),
+    "revive_judged_erased": (
+        "memory.erase",
+        f"{_ERASED_STATEMENTS}WITH s {_ENDED_OF}{_OF_ENDED}{claim_ends(_NOT_ERASED)}",
+    ),
     "erase_statements": ("memory.erase", f"{_ERASED_STATEMENTS}DETACH DELETE s"),
     "erase_sources": (
         "memory.erase",

@@ -33,7 +33,7 @@ from graphweft_rules.files.loader import FILE_NAME
 from graphweft_rules.files.model import Place
 from graphweft_rules.files.source import parse
 from graphweft_rules.files.tree import KeyTable, Node, Scalar
-from graphweft_workers.features.episodes.ontologies.edge_rules import LEVELS, NO_RULE, EdgeRule, level_of
+from graphweft_workers.features.edge_rules import LEVELS, NO_RULE, EdgeRule, level_of
 from graphweft_workers.features.episodes.ontologies.form import BETWEEN, EDGE_RULE, ONTOLOGY
 from graphweft_workers.features.episodes.ontologies.ontology import Ontology, type_model
 from graphweft_workers.features.episodes.ontologies.registry import BUILT_IN, Ontologies

@@ -18,7 +18,7 @@ from pydantic import BaseModel, create_model
 from graphweft_contracts import InvalidEvent
 from graphweft_contracts.episodes import ANY_TYPE, EntityName, EpisodeEntity, EpisodeRelation, Structure
 from graphweft_contracts.wire import did_you_mean
-from graphweft_workers.features.episodes.ontologies.edge_rules import NO_RULE, EdgeRule, TypeEnds, ends_of
+from graphweft_workers.features.edge_rules import NO_RULE, EdgeRule, TypeEnds, ends_of
 from graphweft_workers.text.terms import name_key
 
 _WORD: Final = re.compile(r"[a-z0-9]+|[^\W_]")

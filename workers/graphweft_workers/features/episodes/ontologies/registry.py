@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Final
 
 from graphweft_contracts.wire import did_you_mean
+from graphweft_workers.features.edge_rules import EdgeEnds
 from graphweft_workers.features.episodes.ontologies import agent_memory_v1
-from graphweft_workers.features.episodes.ontologies.edge_rules import EdgeEnds
 from graphweft_workers.features.episodes.ontologies.ontology import Ontology, OntologyError
 
 EPISODE_TAG: Final = "<graphiti_episode"

@@ -53,6 +53,8 @@ class Ontology:
     edge_type_map: Mapping[tuple[str, str], tuple[str, ...]]
     excluded_entity_types: tuple[str, ...] = ()
     edge_rules: Mapping[str, EdgeRule] = field(default_factory=dict[str, EdgeRule])
+    predicate_rules: Mapping[str, EdgeRule] = field(default_factory=dict[str, EdgeRule])
+    """What claims of users depend on: says nothing of episodes, so it is not part of the digest."""
 
     @cached_property
     def digest(self) -> str:

@@ -210,7 +210,14 @@ class MemoryAdd(ScopedPayload):
     @classmethod
     @override
     def renamed(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """See ``Payload.renamed``: ``content`` of a message is its ``text``."""
+        """See ``Payload.renamed``: ``content`` of a message is its ``text``, and fields of a message are the only one.
+
+        Without ``messages``, a ``text`` or ``content`` beside the scope is what a user says.
+        """
+        if "messages" not in data and not data.keys().isdisjoint(("text", "content")):
+            own = {*MemoryMessage.model_fields, "content"}
+            message = {"role": "user", **{name: value for name, value in data.items() if name in own}}
+            data = {**{name: value for name, value in data.items() if name not in own}, "messages": [message]}
         messages: Any = data.get("messages")
         if not isinstance(messages, list | tuple):
             return data

@@ -1,4 +1,4 @@
-"""A deployment with every feature on: all roles, keys, quotas, an archive that trims, an embedder, retention."""
+"""A deployment with every feature on: all roles, keys, quotas, a trimming archive, an embedder, a judge, retention."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from pydantic import SecretStr
+from tests.services import planted_cascades, planted_conversations
 from tests.services.environment import clean_environment
 
 from graphweft import Client
@@ -23,18 +24,22 @@ from graphweft_workers.wiring.connections import make_bus, make_graph
 
 from .stack import LEASE_S, Role, Stack
 
-__all__ = ("DEAD_LETTERS", "Deployment")
+__all__ = ("DEAD_LETTERS", "ONTOLOGIES", "Deployment")
 
 DEAD_LETTERS = 12
 """The quota of an app."""
+ONTOLOGIES = {"life_v1": planted_cascades.ONTOLOGY, "claims_v1": planted_conversations.ONTOLOGY}
 _ROLES = {"w1": "mutation", "w2": "mutation", "memory": "memory", "archive": "archive", "responder": "injection"}
 _PAST = "2026-01-01T00:00:00Z"
 
 
 class Deployment:
-    """The roles on the servers of a stack; each app of ``apps`` has a key of its own, and nobody may write without."""
+    """The roles on the servers of a stack; each app of ``apps`` has a key of its own, and nobody may write without.
 
-    def __init__(self, stack: Stack, folder: Path, apps: Sequence[str]) -> None:
+    ``judge`` is the URL of a model that compares statements. Only the roles know it: a replay asks no model.
+    """
+
+    def __init__(self, stack: Stack, folder: Path, apps: Sequence[str], judge: str) -> None:
         self._stack = stack
         self._folder = folder
         keys = [{"id": name, "app_id": name, "secret": f"{name}{name}".ljust(32, "-"), "from": _PAST} for name in apps]
@@ -47,6 +52,10 @@ class Deployment:
         }  # fmt: skip
         (folder / "no-rules").mkdir(exist_ok=True)
         (folder / "apps.yaml").write_text(json.dumps({"default": {"quotas": quotas}}))
+        (folder / "ontologies").mkdir(exist_ok=True)
+        for id, text in ONTOLOGIES.items():
+            (folder / "ontologies" / f"{id}.yaml").write_text(text)
+        self._judge = {"judge": "openai:recorded", "judge_url": judge}
         self._settings = {
             "bus_url": stack.bus_server.url,
             "graph_url": stack.graph_server.url,
@@ -125,26 +134,27 @@ class Deployment:
         finally:
             await graph.aclose()
 
-    def command(self, *arguments: str) -> subprocess.Popen[str]:
+    def command(self, *arguments: str, **settings: int) -> subprocess.Popen[str]:
         """Start a command of ``graphweft`` as an operator does."""
         return subprocess.Popen(
-            [sys.executable, "-m", "graphweft_workers.cli", *arguments], env=self._environment("operator"), text=True,
+            [sys.executable, "-m", "graphweft_workers.cli", *arguments],
+            env=self._environment("operator", **settings), text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self._folder,
             preexec_fn=die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - runs before any thread of the child
         )  # fmt: skip
 
-    async def run(self, *arguments: str) -> str:
+    async def run(self, *arguments: str, **settings: int) -> str:
         """Run a command and return what it printed; raises ``AssertionError`` unless its exit code is 0."""
-        process = self.command(*arguments)
+        process = self.command(*arguments, **settings)
         out, err = await asyncio.to_thread(process.communicate)
         assert process.returncode == 0, f"graphweft {' '.join(arguments)}: {process.returncode}\n{out}\n{err}"
         return out
 
-    def _environment(self, name: str) -> dict[str, str]:
+    def _environment(self, name: str, **more: int) -> dict[str, str]:
         stack = self._stack
-        settings = self._settings | {"worker_name": name}
+        settings = self._settings | {"worker_name": name} | more
         if name in _ROLES:  # an operator's command has no proxy between
-            settings |= {
+            settings |= self._judge | {
                 "bus_url": stack.bus_server.url_behind(stack.bus_server.workers),
                 "graph_url": stack.graph_server.url_behind(stack.graph_server.workers),
             }

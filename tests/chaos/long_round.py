@@ -1,34 +1,61 @@
-"""A long round: everything is on, process after process is killed, users are erased, and the graph stays exact."""
+"""A long round: everything is on, process after process is killed, users are erased, and the graph stays exact.
+
+So do verdicts of a model, those that are taken back, and what ends with something else.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+from tests.services.planted_cascades import content_of
 from tests.services.rules import load_rules
 
 from graphweft import Client, MemoryClient
 from graphweft_contracts import Event, wire
 from graphweft_rules import RuleSet
+from graphweft_workers.features.episodes.mutations import EpisodeMutations
+from graphweft_workers.features.episodes.ontologies import Ontologies
+from graphweft_workers.features.episodes.ontologies.files import read_ontology
+from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.wiring.rules import push
 
 from .cases import WORKFLOW, Case
-from .deployment import DEAD_LETTERS, Deployment
+from .deployment import DEAD_LETTERS, ONTOLOGIES, Deployment
 from .rounds import check_serial, clear, until
 from .serial import Content, log_of, patiently
 from .stack import Stack
 
-__all__ = ("LongRound", "Tally")
+__all__ = ("LongRound", "Tally", "answer_judge")
 
 _ERASURES = 2
 """Users of each app who are erased in a round."""
 _FORGERIES = DEAD_LETTERS + 6
 _READERS = ("ann", "bob", "eve")
+_SOME = ("Acme", "Borealis", "Oslo", "Bergen", "Globex")
+_TEXTS = (
+    "{reader} said sentence {number} about {some}", "I work for {some}.", "My boss is {some} Berg.", "I quit my job.",
+    "Today was my first day of work at {some}.", "Yesterday was my first day of work at {some}.", "I live in {some}.",
+    "I moved to {some}.", "I work as a nurse.", "My landlord is {some} Dahl.", "My supervisor is {some} Cole.",
+    "My phone number is 555 {number}.",
+)  # fmt: skip
+"""Some end others, some depend on others, and some end others by a verdict only."""
+_RELATIONS = (
+    "Ada WORKS_FOR {some}", "Ada WORKS_FOR {some}", "Ada SITS_IN room {number}", "Ada HAS_BADGE badge 7",
+    "Ada WORKS_FOR {some} until {number}", "Ada MOVED_TO {some}", "Ada NEIGHBOUR_OF Ben", "Ada USES laptop 4",
+)  # fmt: skip
+_VERDICTS = (
+    "MATCH (n:Statement {user_id: $user})-[j:JUDGED]->(o:Statement) WHERE j.verdict = 'ends' "
+    "RETURN n.id, o.id, n.chat_id LIMIT 20"
+)
 
 
 @dataclass(slots=True)
@@ -39,6 +66,9 @@ class Tally:
     events: int = 0
     memories: int = 0
     erased_users: int = 0
+    verdicts_taken_back: int = 0
+    left: Counter[str] = field(default_factory=Counter)
+    """What the graphs of memory hold at the end: verdicts, and statements and relations that ended with others."""
     contexts: Counter[str] = field(default_factory=Counter)
 
 
@@ -156,7 +186,7 @@ class LongRound:
         raise AssertionError(f"{user} of {app} was not erased: {out}\n{err}")
 
     async def _remember(self, app: str) -> None:
-        """Remember what users say, and erase one of them."""
+        """Remember what users say and what others report, take verdicts back, and erase one of the users."""
         said = 0
         erasure: asyncio.Task[None] | None = None
         readers = list(_READERS)
@@ -164,10 +194,7 @@ class LongRound:
             while not self._struck:
                 reader = self.rng.choice(readers)
                 thread = f"{reader}-{self.rng.randint(1, 2)}"
-                text = f"{reader} said sentence {said} about {self.rng.choice(['boats', 'tea', 'Oslo'])}"
-                await MemoryClient(client, user_id=reader, thread_id=thread).remember(
-                    [{"role": "user", "text": text, "message_id": f"m{said}"}], wait_s=0
-                )
+                await self._tell(client, reader, thread, said)
                 said += 1
                 if erasure is None and said > 40 and self.rng.random() < 0.05:
                     user = readers.pop()
@@ -177,6 +204,33 @@ class LongRound:
                 await erasure
             assert await client.flush(60)
         self.tally.memories += said
+
+    async def _tell(self, client: Client, reader: str, thread: str, number: int) -> None:
+        """Remember a message, add an episode, or take a verdict back."""
+        kind = self.rng.random()
+        if kind < 0.55:
+            text = self.rng.choice(_TEXTS).format(number=number, reader=reader, some=self.rng.choice(_SOME))
+            await MemoryClient(client, user_id=reader, thread_id=thread).remember(
+                [{"role": "user", "text": text, "message_id": f"m{number}"}], wait_s=0
+            )
+        elif kind < 0.85:
+            text = self.rng.choice(_RELATIONS).format(number=number, some=self.rng.choice(_SOME))
+            data = {
+                "content": content_of(text, _moment), "episode_type": "json", "schema_id": "life_v1",
+                "user_id": reader, "reference_time": _moment(number),
+            }  # fmt: skip
+            await client.emit(self._event("episode.add", thread, data), wait_s=0)
+        else:
+            async with self.deployment.graph() as graph:
+                app = self.memory or ""
+                table = await patiently(lambda: graph.read(app, _VERDICTS, {"user": reader}, timeout_s=30))
+            if table.rows:
+                new, old, chat = self.rng.choice(sorted(table.rows))
+                await client.emit(self._event("statement.unjudged", chat, {"new": new, "old": old}), wait_s=0)
+                self.tally.verdicts_taken_back += 1
+
+    def _event(self, type: str, chat_id: str, data: dict[str, Any]) -> Event:
+        return Event.create(type, app_id=self.memory or "", chat_id=chat_id, data=data)
 
     async def _forge(self, app: str) -> None:
         """Write events in the name of an app without its key."""
@@ -202,8 +256,11 @@ class LongRound:
         await self.deployment.run("archive", "now")
         await self.deployment.run("archive", "verify")
         async with self.deployment.bus() as bus:
-            logs = {number: _said_of(await log_of(bus, number, before[number])) for number in before}
+            whole = {number: await log_of(bus, number, before[number]) for number in before}
             letters = Counter(letter.reason for letter in await bus.dead_letters.read(limit=10_000))
+        logs = {number: _said_of(entries) for number, entries in whole.items()}
+        if self.memory is not None:
+            await self._memory_is_serial(self.memory, whole)
         for case in self.cases:
             self._nothing_lost_or_left(case, logs.values())
             async with self.deployment.graph() as graph:
@@ -214,14 +271,30 @@ class LongRound:
         for app in [case.app for case in self.cases] + ([] if self.memory is None else [self.memory]):
             await self._same_again(app)
 
+    async def _memory_is_serial(self, app: str, logs: Mapping[int, Sequence[Entry]]) -> None:
+        """Memories, verdicts, and what ended with others are as a serial pass over the log leaves them."""
+        async with self.deployment.graph() as graph:
+            found = await Content.of(graph, app)
+        await check_serial(self.stack, app, _memory_rules(), {at: _read(log) for at, log in logs.items()}, found)
+        kinds = Counter(edge.type for edge in found.edges)
+        ended = [
+            label
+            for node in found.nodes
+            if node.properties.get("ended_why") == "depends_on"
+            for label in sorted(node.labels)
+        ]
+        self.tally.left += Counter({"JUDGED": kinds["JUDGED"]}) + Counter(ended)
+
     async def _same_again(self, app: str) -> None:
-        """A rebuild, a swap and a restored export give the graph that is there."""
+        """Rebuilds in batches of two sizes, a swap and a restored export give the graph that is there."""
         if self.stack.graph_kind == "neo4j":
             return
         run = self.deployment.run
         there = await run("digest", "--app", app)
-        await run("rebuild", "--app", app, "--verify", "--swap")
-        assert await run("digest", "--app", app) == there
+        for size in (7, 1_000):
+            await run("rebuild", "--app", app, "--verify", "--swap", batch_events=size)
+            assert await run("digest", "--app", app) == there
+            await run("rebuild", "--app", app, "--drop")
         file = str(self.folder / f"{app}.tar")
         await run("export", "--app", app, file)
         await run("restore", file, "--as", f"{app}-restored")
@@ -243,6 +316,28 @@ class LongRound:
                     if event.data["name"] not in names:
                         names.append(event.data["name"])
         assert found == emitted
+
+
+def answer_judge(messages: list[dict[str, Any]]) -> str:
+    """Return the verdicts of a model that is always wrong alike: whatever it is asked about has ended."""
+    asked = json.loads(messages[-1]["content"])
+    verdicts = [{"candidate": each["number"], "verdict": "ends", "reason": ""} for each in asked["candidates"]]
+    return json.dumps({"verdicts": verdicts})
+
+
+def _moment(day: int) -> str:
+    return (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=day)).isoformat()
+
+
+def _memory_rules() -> RuleSet:
+    read = [read_ontology(text.encode(), Path(f"{id}.yaml"))[0] for id, text in ONTOLOGIES.items()]
+    known = Ontologies(each for each in read if each is not None)
+    return RuleSet({}, packs=(MemoryMutations(known.predicate_rules), EpisodeMutations(known)))
+
+
+def _read(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries that are not erased."""
+    return [entry for entry in entries if wire.DATA in entry.fields]
 
 
 def _said_of(entries: Sequence[Entry]) -> list[Entry]:

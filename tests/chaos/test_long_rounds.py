@@ -1,4 +1,5 @@
-"""Rounds with everything on: signing keys, quotas, an archive that trims, an embedder, summaries, retention, erasures.
+"""Rounds with everything on: signing keys, quotas, an archive that trims, an embedder, summaries, retention, erasures,
+a judge of statements.
 
 ``GRAPHWEFT_KILL_ROUNDS`` says how many processes are killed on each stack, 6 by default on one stack.
 """
@@ -13,13 +14,15 @@ from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+from tests.services.models import ModelServer, model_server
 
 from .cases import Case
 from .deployment import Deployment
-from .long_round import LongRound, Tally
+from .long_round import LongRound, Tally, answer_judge
 from .servers import Servers
 from .stack import Stack
 
+__all__ = ("model_server",)
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
@@ -46,7 +49,7 @@ async def own_servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
 @pytest.mark.long
 @pytest.mark.parametrize(("bus", "graph"), _STACKS if _KILLS else _STACKS[:1])
 async def test_everything_on_and_killed_the_graph_is_exact(
-    own_servers: Servers, tmp_path: Path, bus: str, graph: str
+    own_servers: Servers, tmp_path: Path, model_server: ModelServer, bus: str, graph: str
 ) -> None:
     seed = _SEED or (str(random.SystemRandom().randrange(10**6)) if _KILLS else "1")
     print(f"GRAPHWEFT_CHAOS_SEED={seed}")
@@ -63,7 +66,10 @@ async def test_everything_on_and_killed_the_graph_is_exact(
         own = [f"{name}-a"] if graph == "neo4j" else [f"{name}-a", f"{name}-b"]
         memory = None if graph == "neo4j" else f"{name}-memory"
         apps += own if memory is None else [*own, memory]
-        deployment = Deployment(stack, tmp_path, apps)
         cases = [Case(random.Random(rng.random()), app, 4) for app in own]
+        model_server.answer = answer_judge
+        deployment = Deployment(stack, tmp_path, apps, model_server.url)
         await LongRound(stack, deployment, rng, cases, memory, tally, tmp_path / name).run(kills=kills)
         print(f"kills left: {left}; so far {tally}", flush=True)
+    if graph != "neo4j" and _KILLS >= _KILLS_OF_ROUND:
+        assert all(tally.left[each] for each in ("JUDGED", "Statement", "Relation")), tally

@@ -195,7 +195,8 @@ class PlainRanking:
         ]  # fmt: skip
         told = sorted(told, key=lambda each: (self.day(each), each[1]), reverse=True)[:5]
         return [
-            (1.0 if self.asked.alike else 0.5) / 2 ** told.index(each) if each in told else 0.0 for each in candidates
+            (1.0 if self.asked.has_topic else 0.5) / 2 ** told.index(each) if each in told else 0.0
+            for each in candidates
         ]
 
     def covered(self, record: Record) -> float:

@@ -12,7 +12,7 @@ from graphweft_contracts import Event
 from graphweft_workers.features.memory import claims as module
 from graphweft_workers.features.memory.claims import ENGLISH, Claim, is_all_stated, statements, without
 from graphweft_workers.features.memory.mutations import MemoryMutations
-from graphweft_workers.features.memory.predicates import key_of
+from graphweft_workers.features.predicates import key_of
 
 
 def claims(text: str) -> list[Claim]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from starlette.datastructures import Headers
 
-from graphweft_contracts import InvalidEvent
+from graphweft_contracts import Event, InvalidEvent
 from graphweft_workers.cli.options import past_time, since_time
 from graphweft_workers.cli.rebuild import read_to
 from graphweft_workers.gateway.cloud_events import SINGLE, read_events
@@ -123,6 +123,18 @@ def test_the_content_of_a_message_is_its_text() -> None:
     first, other = events_of_lines(lines, "f.jsonl", LineFaults(told.append))
     assert (first.data["messages"], told) == ([{"role": "user", "text": "hi"}], [])
     assert other.data["messages"] == [{"content": "mine"}]  # an event type of somebody's own
+
+
+@pytest.mark.parametrize("name", ["text", "content"])
+def test_one_message_may_stand_beside_its_scope_wherever_events_are_taken(name: str) -> None:
+    data = {"user_id": "u", name: "hi", "message_id": "7", "tags": ["a"], "mood": "good"}
+    given = line(json.dumps(data), type="memory.add")
+    [of_file] = events_of_lines([(1, given)], "f.jsonl", LineFaults(drop))
+    [over_http] = read_events(SINGLE, Headers(), given, app_id="a", limits=GatewayLimits())
+    created = Event.create("memory.add", app_id="a", chat_id="c", data=data)
+    message = {"role": "user", "text": "hi", "message_id": "7", "tags": ["a"]}
+    for event in (of_file, over_http, created):
+        assert event.data == {"user_id": "u", "mood": "good", "messages": [message]}
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,13 @@ def test_periods_are_read(text: str, periods: list[Period]) -> None:
         ("letzte Woche", "2026-11-16", "2026-11-22"), ("letztes Jahr", "2025-01-01", "2025-12-31"),
         ("vor drei Tagen", "2026-11-25", ""), ("in den letzten 10 Tagen", "2026-11-18", "2026-11-28"),
         ("seit Montag", "2026-11-23", "2026-11-28"), ("am Wochenende", "2026-11-28", ""),
+        ("letzte Nacht", "2026-11-27", ""), ("heute Morgen", "2026-11-28", ""),
+        ("in der vorletzten Woche", "2026-11-09", "2026-11-15"), ("vorletzten Monat", "2026-09-01", "2026-09-30"),
+        ("vorletztes Jahr", "2024-01-01", "2024-12-31"), ("diesen Montag", "2026-11-23", ""),
+        ("letzte Woche Freitag", "2026-11-20", ""), ("am Montag letzter Woche", "2026-11-16", ""),
+        ("am Montag der letzten Woche", "2026-11-16", ""), ("vergangenen Freitag", "2026-11-27", ""),
+        ("vor ein paar Tagen", "2026-11-22", "2026-11-27"), ("in den letzten paar Tagen", "2026-11-23", "2026-11-28"),
+        ("vor einem Jahr", "2025-05-30", "2026-05-29"), ("seit gestern", "2026-11-27", "2026-11-28"),
     ],
 )  # fmt: skip
 def test_relative_times_are_read(text: str, first: str, last: str) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from graphweft_contracts.episodes import Structure
+from graphweft_workers.features.edge_rules import EdgeRule, ends_of, level_of
 from graphweft_workers.features.episodes.ontologies import Ontologies, Ontology
-from graphweft_workers.features.episodes.ontologies.edge_rules import EdgeRule, ends_of, level_of
 from graphweft_workers.features.episodes.ontologies.files import read_ontology
 
 HEAD = """\

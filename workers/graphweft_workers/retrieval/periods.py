@@ -23,10 +23,10 @@ WEEKDAYS: Final = (
 )  # fmt: skip
 _COUNTS: Final = (
     ("a", "an", "one", "einem", "einer"), ("two", "couple", "couple of", "zwei"), ("three", "drei"), ("four", "vier"),
-    ("five", "few", "fünf"), ("six", "sechs"), ("seven", "sieben"), ("eight", "acht"), ("nine", "neun"),
-    ("ten", "zehn"), ("eleven", "elf"), ("twelve", "zwölf"),
+    ("five", "few", "fünf", "paar", "ein paar"), ("six", "sechs"), ("seven", "sieben"), ("eight", "acht"),
+    ("nine", "neun"), ("ten", "zehn"), ("eleven", "elf"), ("twelve", "zwölf"),
 )  # fmt: skip
-_LOOSE: Final = frozenset({"couple", "couple of", "few"})
+_LOOSE: Final = frozenset({"couple", "couple of", "few", "paar", "ein paar"})
 _UNITS: Final = {"d": 1, "t": 1, "w": 7, "m": 30, "y": 365, "j": 365}
 """Days of a unit, by its first letter."""
 _LONG: Final = 31
@@ -228,10 +228,11 @@ _DAY: Final = r"(?P<day>\d{1,2})"
 _WEEKDAY: Final = rf"(?P<weekday>{_names(WEEKDAYS)})\b"
 _COUNT: Final = rf"(?P<count>\d{{1,3}}|{_names(_COUNTS)})"
 _UNIT: Final = r"(?P<unit>day|week|month|year|tag|woche|monat|jahr)(?:s|e|en|n)?\b"
-_LAST: Final = r"(?P<last>last|previous|(?:letzte|vergangene|vorige)[nrsm]?)"
+_GERMAN_LAST: Final = r"(?:letzte|vergangene|vorige)[nrsm]?"
+_LAST: Final = rf"(?P<last>last|previous|{_GERMAN_LAST})"
 _THIS: Final = r"(?:this|diese[nrsm]?)"
 _SINCE: Final = re.compile(r"\b(?:since|seit) (?:the |dem |der )?$")
-_LEAD: Final = re.compile(r"\b(?:last|past|previous|since|week|letzten|seit)\b")
+_LEAD: Final = re.compile(rf"\b(?:last|past|previous|since|week|{_GERMAN_LAST}|woche|seit)\b")
 """What stands before a name and is in no text for it."""
 _PATTERNS: Final[Sequence[tuple[re.Pattern[str], bool, _Reader]]] = tuple(
     (re.compile(rf"\b{pattern}"), keeps, reader)
@@ -249,13 +250,16 @@ _PATTERNS: Final[Sequence[tuple[re.Pattern[str], bool, _Reader]]] = tuple(
         (rf"(?:(?<=since )|(?<=seit )){_YEAR}\b", True, _date),
         (rf"{_WEEKDAY} (?:of )?(?P<week>last week)\b", True, _weekday),
         (rf"(?P<week>last week) (?:on )?{_WEEKDAY}", True, _weekday),
+        (rf"{_WEEKDAY} (?P<week>(?:der )?{_GERMAN_LAST} woche)\b", True, _weekday),
+        (rf"(?P<week>{_GERMAN_LAST} woche) (?:am )?{_WEEKDAY}", True, _weekday),
         (r"(?:the )?(?P<unit>week|month|year) (?P<before>before last)\b", False, _calendar),
-        (rf"(?P<lead>on|last|past|this|am|letzten|diesen) {_WEEKDAY}", True, _weekday),
+        (r"(?P<before>vorletzte[nrsm]?) (?P<unit>woche|monat|jahr)\b", False, _calendar),
+        (rf"(?P<lead>on|last|past|this|am|letzten|vergangenen|vorigen|diesen) {_WEEKDAY}", True, _weekday),
         (rf"(?:(?<=since )|(?<=seit ))(?P<lead>){_WEEKDAY}", True, _weekday),
         (rf"(?:{_LAST} |(?P<this>this |diese[sm] )|(?:on|at|over|during) (?:the )?|am )(?:weekend|wochenende)\b",
          False, _weekend),
         (r"(?:the day before yesterday|vorgestern)\b", False, _day_ago(2)),
-        (r"(?:yesterday|last night|gestern)\b", False, _day_ago(1)),
+        (r"(?:yesterday|last night|gestern|letzte nacht)\b", False, _day_ago(1)),
         (r"(?:today|tonight|this (?:morning|afternoon|evening)|heute)\b", False, _day_ago(0)),
         (rf"{_COUNT} {_UNIT} ago\b", False, _time_ago),
         (rf"vor {_COUNT} {_UNIT}", False, _time_ago),

@@ -91,6 +91,7 @@ def profile_query(dialect: GraphDialect, scope: Mapping[str, str], now: str) -> 
     def equal(name: str) -> str:
         return dialect.equal(f"s.{dialect.quoted(name)}", f"$__gw_{name}")
 
+    ordered = f"ORDER BY s.predicate STARTS WITH '{_FAVOURITE}', s.rank DESC"
     scope = {name: value for name, value in scope.items() if name != "thread_id"}
     within = "".join(f" AND {equal(name)}" for name in scope)
     params: dict[str, Any] = {f"__gw_{name}": value for name, value in scope.items()}
@@ -103,9 +104,13 @@ def profile_query(dialect: GraphDialect, scope: Mapping[str, str], now: str) -> 
         f"WITH s.predicate AS predicate, s.holds AS holds, s.subject = '{_USER}' AS own, "
         f"collect([s, since, recorded])[0..{_MOST_OF_PREDICATE}] AS some UNWIND some AS one "
         "WITH one[0] AS s, one[1] AS since, one[2] AS recorded "
-        f"ORDER BY s.predicate STARTS WITH '{_FAVOURITE}', s.rank DESC LIMIT {_MOST_READ} "
+        f"{ordered} LIMIT {_MOST_READ} "
+        "WITH s, since, recorded, CASE WHEN s.doubted_at <= $__gw_now THEN s.doubted_by ELSE null END AS doubted "
+        f"OPTIONAL MATCH (by:{STATEMENT} {{id: coalesce(doubted, '')}}) "
+        f"WITH s, since, recorded, doubted, by {ordered} "
         "RETURN s.subject, s.predicate, s.object, s.holds, since, recorded, s.author_name, "
-        "CASE WHEN s.scopes IS NULL THEN s.memory_id ELSE s.id END"
+        "CASE WHEN s.scopes IS NULL THEN s.memory_id ELSE s.id END, "
+        "CASE WHEN doubted IS NULL THEN null ELSE s.doubted_at END, by.text"
     )
     return Statement(text, params | {"__gw_profile": profile_key(scope["user_id"]), "__gw_now": now})
 
@@ -116,7 +121,7 @@ def read_profile(rows: Iterable[Sequence[Any]], most: int) -> list[tuple[Any, ..
     shown: set[str] = set()
     found = list(rows)
     authors = {row[6] for row in found if row[6]}
-    for subject, predicate, object, holds, since, recorded, author, id in found:
+    for subject, predicate, object, holds, since, recorded, author, id, doubted_at, because in found:
         place = _section_of(subject, predicate, holds=holds)
         if place is None or len(parts[place]) >= _SECTIONS[place].most:
             continue
@@ -125,7 +130,8 @@ def read_profile(rows: Iterable[Sequence[Any]], most: int) -> list[tuple[Any, ..
         if text not in shown:
             shown.add(text)
             parts[place].append((
-                text, None, "fact", author or subject, predicate, object, since, None, None, None, recorded, id,
+                text, None, "fact", author or subject, predicate, object, since, None, doubted_at, because, recorded,
+                id,
             ))  # fmt: skip
     return [row for part in parts for row in part][:most]
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from graphweft_workers.retrieval.periods import MONTHS, WEEKDAYS, Period, read_periods
 from graphweft_workers.retrieval.topics import alike
+from graphweft_workers.retrieval.word_forms import forms_of
 from graphweft_workers.text.terms import STOP_WORDS, query_terms, terms, topic_terms
 
 _LONGEST_END: Final = 1_000
@@ -51,7 +52,10 @@ class RankedQuestion:
     is_own: bool = False
     """Whether it is in the first person: it asks about the user's own turns."""
     alike: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
-    """The terms that count like one of its terms, that one among them; of questions about oneself."""
+    """The terms that count like one of its terms, that one among them: other forms, and in a question about oneself
+    words of the same topic."""
+    has_topic: bool = False
+    """Whether it is about oneself, and a topic of which a user has one at a time."""
     is_past: bool = False
     """Whether it asks how things were, and names no day."""
     until: str = ""
@@ -67,6 +71,7 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
     wanted = topic_terms(said) if filter_stop_words else query_terms(said, filter_stop_words=False)
     is_own = _FIRST_PERSON.search(last) is not None
     topics = alike(wanted) if is_own else {}
+    forms = forms_of(wanted)
     ends = [end for period in periods if (end := period.end(today))]
     until = max(ends, default="") if topics else ""
     if is_own and not periods and not _NOT_NOW.search(last):
@@ -78,7 +83,12 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
         is_when=_WHEN.search(last) is not None,
         is_count=_COUNTED.search(last) is not None,
         is_own=is_own,
-        alike=topics,
+        alike={
+            term: topics.get(term, frozenset()) | forms.get(term, frozenset())
+            for term in wanted
+            if term in topics or term in forms
+        },
+        has_topic=bool(topics),
         is_past=not periods and _NOT_NOW.search(last) is not None,
         until=until,
     )

@@ -414,7 +414,7 @@ class _Finder:
         numbers = (number for _, number in of.named(candidates[told]))
         by_time = sorted(zip(days, numbers, map(int, told), strict=True), key=lambda each: each[:2], reverse=True)
         by_time = [each for each in by_time if each[0] <= until]
-        first = 1.0 if self._asked.alike else 0.5
+        first = 1.0 if self._asked.has_topic else 0.5
         values = np.zeros(len(candidates))
         for place, (_, _, at) in enumerate(by_time[:_MOST_LATEST]):
             values[at] = first / 2**place

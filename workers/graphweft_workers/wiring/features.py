@@ -28,8 +28,9 @@ class MemoryFeature:
     def mutations(self) -> Sequence[Pack]:
         """See ``Feature.mutations``."""
         from graphweft_workers.features.memory.mutations import MemoryMutations
+        from graphweft_workers.wiring.ontologies import load_ontologies
 
-        return (MemoryMutations(),)
+        return (MemoryMutations(load_ontologies(self._settings).predicate_rules),)
 
     def groups(self) -> Sequence[str]:
         """See ``Feature.groups``."""

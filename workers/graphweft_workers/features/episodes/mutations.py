@@ -45,8 +45,8 @@ from graphweft_rules.matching.clock import utc_text
 from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
+from graphweft_workers.features.edge_rules import TypeEnds
 from graphweft_workers.features.episodes import relation_ends
-from graphweft_workers.features.episodes.ontologies.edge_rules import TypeEnds
 from graphweft_workers.features.episodes.ontologies.ontology import Ontology
 from graphweft_workers.features.episodes.ontologies.registry import Ontologies, resolve_ontology
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from graphweft_contracts.memory import derived_id
-from graphweft_workers.features.episodes.ontologies.edge_rules import LEVELS, EdgeEnds, TypeEnds
+from graphweft_workers.features.edge_rules import LEVELS, EdgeEnds, TypeEnds
 from graphweft_workers.retrieval.records import ENTITY, EPISODE, RELATION
 
 type _Params = dict[str, Any]

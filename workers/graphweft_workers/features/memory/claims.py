@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Final
 
 from graphweft_workers.features.memory.places import PLACES
+from graphweft_workers.features.predicates import SERVICES
 from graphweft_workers.retrieval.empty_turns import tells_nothing
 from graphweft_workers.text.terms import name_key
 
@@ -359,9 +360,7 @@ _NAME: Final = (
     r"(?: (?:(?:de|da|do|la|le|am|der|upon|of|del|di) )?(?-i:[A-Z])[\w&-]*){0,3})"
 )
 _PARTNER: Final = r"(?:girlfriend|boyfriend|wife|husband|partner|fianc[e\u00e9]e?|spouse)"
-_ONE_SERVICE: Final = (
-    r"(?:doctor|dentist|boss|manager|therapist|landlord|trainer|coach|supervisor|hairdresser|accountant|lawyer)"
-)
+_ONE_SERVICE: Final = f"(?:{'|'.join(SERVICES)})"
 _DO: Final = r"(?:drink|eat|smoke|play|use|speak|watch|take|ride|read|wear|collect|practi[sc]e|teach)"
 _DOING: Final = (
     r"(?:drinking|eating|smoking|playing|using|speaking|watching|taking|riding|reading|wearing|collecting|"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 from graphweft_contracts import Event, InvalidEvent
@@ -34,9 +34,11 @@ from graphweft_rules.matching.clock import moments_later, utc_text
 from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
+from graphweft_workers.features.edge_rules import NO_RULES, EdgeRule, ends_of
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
-from graphweft_workers.features.memory.claims import EventReader, UserStatement, is_all_stated, is_doubtful
-from graphweft_workers.features.memory.predicates import key_of
+from graphweft_workers.features.memory.claim_ends import LOOKED_AHEAD, OF_KEYS, ClaimDependents, claim_ends
+from graphweft_workers.features.memory.claims import Claim, EventReader, UserStatement, is_all_stated, is_doubtful
+from graphweft_workers.features.predicates import key_of
 from graphweft_workers.retrieval.profile import PROFILE_KEY, profile_key
 from graphweft_workers.retrieval.records import (
     FACT,
@@ -97,8 +99,6 @@ _LABEL: Final = (
     "SET m.tags = coalesce($tags, m.tags), m.metadata = coalesce($metadata, m.metadata), "
     "m.metadata_terms = coalesce($metadata_terms, m.metadata_terms), m.pinned = coalesce($pinned, m.pinned)"
 )
-_LOOKED_AHEAD: Final = 50
-"""Later facts of a key that are compared with each one."""
 # A fact of a key is valid until the next one begins, in whatever order they arrive. If another thread repeats a fact,
 # the first one stays valid in its own thread (``thread_valid_to``), until any thread states another object.
 # A new fact does not fit to its neighbours, so parts of so many facts in which all fit are passed over. Where one is
@@ -110,12 +110,12 @@ def _validity(parts: str) -> str:
     """Return the query that sets the validity of the facts of ``key``; ``parts`` is the condition of a part ``at``."""
     return (
         f"MATCH (f:{FACT} {{key: key}}) WITH key, f ORDER BY f.valid_from, f.id WITH key, collect(f) AS facts "
-        f"UNWIND [at IN range(0, size(facts) - 1, {_LOOKED_AHEAD}){parts} "
-        f"| facts[at .. at + {2 * _LOOKED_AHEAD + 2}]] AS part "
+        f"UNWIND [at IN range(0, size(facts) - 1, {LOOKED_AHEAD}){parts} "
+        f"| facts[at .. at + {2 * LOOKED_AHEAD + 2}]] AS part "
         "WITH part, [each IN part | [each.object, coalesce(each.thread_id, ''), each.valid_from]] AS said "
-        f"UNWIND range(0, size(part) - 1) AS number WITH part, said, number WHERE number < {_LOOKED_AHEAD} "
-        f"WITH part[number] AS fact, said[number] AS one, said[number + 1 .. number + {_LOOKED_AHEAD + 1}] AS others, "
-        f"said[number + 1][2] AS later, said[number + {_LOOKED_AHEAD + 1}][2] AS beyond "
+        f"UNWIND range(0, size(part) - 1) AS number WITH part, said, number WHERE number < {LOOKED_AHEAD} "
+        f"WITH part[number] AS fact, said[number] AS one, said[number + 1 .. number + {LOOKED_AHEAD + 1}] AS others, "
+        f"said[number + 1][2] AS later, said[number + {LOOKED_AHEAD + 1}][2] AS beyond "
         "WITH fact, later, coalesce(head([other IN others WHERE other[0] <> one[0] OR other[1] = one[1] | other[2]]), "
         "beyond) AS of_thread "
         "WHERE coalesce(fact.valid_to, '') <> coalesce(later, '') "
@@ -125,46 +125,12 @@ def _validity(parts: str) -> str:
 
 
 _NEAR_NEW: Final = (
-    f" WHERE any(place IN range(0, {2 * _LOOKED_AHEAD + 1}) WHERE at + place < size(facts) AND NOT ({_FITS}))"
+    f" WHERE any(place IN range(0, {2 * LOOKED_AHEAD + 1}) WHERE at + place < size(facts) AND NOT ({_FITS}))"
 )
 
 
-# A claim ends what it cannot hold with, in whatever order they arrive: another object of the same predicate, or the
-# same object that holds no longer. Statements of one message do not end each other.
-# Only claims within ``_LOOKED_AHEAD`` places of those of a change, which have the ranks ``first`` to ``last``, can end
-# by it, or hold again. They are looked at by so many, with their properties in lists: a server copies the list of all
-# claims for each row, and reads a property anew for each pair.
-def _ends(left: str) -> str:
-    """Return the query that decides on claims of a key; ``left`` is the condition that a claim ``s`` stays."""
-    return (
-        f"MATCH (s:{STATEMENT} {{key: key}}) WHERE {left} WITH first, last, s ORDER BY s.rank "
-        "WITH first, last, collect(s) AS claims, collect(s.rank) AS ranks "
-        "WITH claims, size([each IN ranks WHERE each < first]) AS begin, "
-        "size([each IN ranks WHERE each <= last]) AS stop "
-        f"WITH claims, CASE WHEN begin < {_LOOKED_AHEAD} THEN 0 ELSE begin - {_LOOKED_AHEAD} END AS begin, stop "
-        f"UNWIND range(0, size(claims) - 1, {_LOOKED_AHEAD}) AS at "
-        f"WITH claims, begin, stop, at WHERE at < stop AND at + {_LOOKED_AHEAD} > begin "
-        f"WITH begin, stop, at, claims[at .. at + {2 * _LOOKED_AHEAD}] AS claims "
-        "WITH begin, stop, at, claims, "
-        "[each IN claims | [each.memory_id, each.holds, each.object_key, each.timestamp + ' ' + each.id, each.judged]] "
-        "AS said "
-        "UNWIND range(0, size(claims) - 1) AS number WITH claims, said, number, at + number AS place, begin, stop "
-        f"WHERE number < {_LOOKED_AHEAD} AND place >= begin AND place < stop "
-        "WITH claims[number] AS claim, said[number] AS one, "
-        f"said[number + 1 .. number + {_LOOKED_AHEAD + 1}] AS others "
-        "WITH claim, [head([other IN others WHERE other[0] <> one[0] AND CASE "
-        "WHEN one[1] AND other[1] THEN other[2] <> one[2] "
-        "WHEN one[1] THEN other[2] = one[2] OR other[2] = '' "
-        "WHEN other[1] THEN one[2] = other[2] OR one[2] = '' ELSE false END | other[3]]), one[4]] AS enders "
-        "WITH claim, reduce(low = '~', each IN enders | CASE WHEN each < low THEN each ELSE low END) AS first "
-        "WITH claim, split(CASE WHEN first = '~' THEN null ELSE first END, ' ') AS ended "
-        "WHERE coalesce(claim.superseded_by, '') <> coalesce(ended[1], '') OR coalesce(claim.until, '') <> "
-        "coalesce(ended[0], '') SET claim.until = ended[0], claim.superseded_by = ended[1]"
-    )
-
-
-_STAYS: Final = "NOT s.memory_id IN $gone"
-_ENDS: Final = _ends(_STAYS)
+_STAYS: Final = "NOT {0}.memory_id IN $gone"
+_ENDS: Final = claim_ends(_STAYS)
 _RANKS: Final = "WITH s.key AS key, min(s.rank) AS first, max(s.rank) AS last WHERE key IS NOT NULL"
 MOST_ENDED: Final = 3
 """Statements that verdicts about one statement may end."""
@@ -194,9 +160,9 @@ _MAY_END: Final = (
 
 
 def _judged_by(left: str) -> str:
-    """Return the query that says which verdict ends ``o``; ``left`` is the condition that a statement ``s`` stays."""
+    """Return the query that says which verdict ends ``o``; ``left`` is the condition that a statement ``{0}`` stays."""
     return (
-        f"OPTIONAL MATCH (s:{STATEMENT})-[j:{JUDGED}]->(o) WHERE j.verdict = 'ends' AND {left} "
+        f"OPTIONAL MATCH (s:{STATEMENT})-[j:{JUDGED}]->(o) WHERE j.verdict = 'ends' AND {left.format('s')} "
         "WITH o, min(s.timestamp + ' ' + s.id) AS judged SET o.judged = judged"
     )
 
@@ -205,7 +171,7 @@ _JUDGED_BY: Final = _judged_by(_STAYS)
 _OF_ENDED: Final = "WITH o.key AS key, min(o.rank) AS first, max(o.rank) AS last WHERE key IS NOT NULL "
 _ENDED_OF: Final = f"MATCH (s)-[k:{JUDGED}]->(o:{STATEMENT}) WHERE k.verdict = 'ends' WITH DISTINCT o "
 """What verdicts about statements ``s`` have ended."""
-_NOT_ERASED: Final = f"NOT coalesce({IS_ERASED.format('s')}, false)"
+_NOT_ERASED: Final = f"NOT coalesce({IS_ERASED}, false)"
 # Nodes without ``known_scopes`` belong to rules, which may have statements of a bank.
 _ERASED_STATEMENTS: Final = (
     f"MATCH (s:{STATEMENT} {{user_id: $user_id}}) WHERE s.known_scopes IS NOT NULL AND {IS_ERASED.format('s')} "
@@ -239,7 +205,7 @@ _WITHOUT_SUMMARY: Final = (
 )
 """No pattern in a condition: a query that the analysis of Cypher cannot read may write any label, so that no rows share
 a query."""
-_TEXTS: Final[Mapping[str, tuple[str, str]]] = {
+_TEXTS: Final[dict[str, tuple[str, str]]] = {
     "add": ("memory.add", _WHEN_NOT_ERASED + _ADD),
     "add_unowned": ("memory.add", _ADD),
     # Of memories that are there: an erasure may have kept them out. A search finds the memory, and its statements only
@@ -254,7 +220,8 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "s.object_key = statement.object_key, s.holds = statement.holds, s.key = statement.key, "
         f"s.{PROFILE_KEY} = CASE WHEN statement.key IS NULL THEN null ELSE $profile END, "
         "s.role = 'user', s.is_whole = statement.is_whole, s.digest = statement.digest, s.topics = statement.topics, "
-        "s.known_terms = statement.terms, s.length = statement.length, "
+        "s.follows = statement.follows, s.marks = statement.marks, s.known_terms = statement.terms, "
+        "s.length = statement.length, "
         f"s.known_scopes = $scopes, {_scope('s')}, s.chat_id = $chat_id, s.event_id = $event_id, "
         "s.recorded = $recorded, s.partition = $partition",
     ),
@@ -355,9 +322,12 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         f"MATCH (v:{VERSION} {{user_id: $user_id}}) WHERE {IS_ERASED.format('v')} DETACH DELETE v",
     ),
     # Before the statements go: what they had ended holds again, or ends by what is left.
-    "erase_ends": ("memory.erase", f"{_ERASED_STATEMENTS}{_RANKS} {_ends(_NOT_ERASED)}"),
+    "erase_ends": ("memory.erase", f"{_ERASED_STATEMENTS}{_RANKS} {claim_ends(_NOT_ERASED)}"),
     "recount_erased": ("memory.erase", f"{_ERASED_STATEMENTS}WITH s {_ENDED_OF}{_judged_by(_NOT_ERASED)}"),
-    "revive_judged_erased": ("memory.erase", f"{_ERASED_STATEMENTS}WITH s {_ENDED_OF}{_OF_ENDED}{_ends(_NOT_ERASED)}"),
+    "revive_judged_erased": (
+        "memory.erase",
+        f"{_ERASED_STATEMENTS}WITH s {_ENDED_OF}{_OF_ENDED}{claim_ends(_NOT_ERASED)}",
+    ),
     "erase_statements": ("memory.erase", f"{_ERASED_STATEMENTS}DETACH DELETE s"),
     "erase_sources": (
         "memory.erase",
@@ -401,6 +371,19 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "end_unjudged": ("statement.unjudged", f"{_OF_PAIR}{_OF_ENDED}{_ENDS}"),
 }
 """Mutation -> (event type, Cypher)."""
+_FOLLOW: Final[Mapping[str, tuple[str, str, str]]] = {
+    "follow_added": (
+        "memory.add",
+        "UNWIND $claims AS claim WITH claim.key AS key, claim.rank AS first, claim.rank AS last ",
+        _STAYS,
+    ),
+    "follow_forgotten": ("memory.forget", f"{_STATEMENTS_OF}{OF_KEYS}", _STAYS),
+    "follow_updated": ("memory.update", f"{_STATEMENTS_OF_UPDATED}{OF_KEYS}", _STAYS),
+    "follow_erased": ("memory.erase", f"{_ERASED_STATEMENTS}WITH s {OF_KEYS}", _NOT_ERASED),
+    "follow_judged": ("statement.judged", f"{_OF_PAIR}{_OF_ENDED}", _STAYS),
+    "follow_unjudged": ("statement.unjudged", f"{_OF_PAIR}{_OF_ENDED}", _STAYS),
+}
+"""Change -> event type, the claims that change, and which stay: see ``ClaimDependents.texts``."""
 _MARKED: Final = frozenset({*BY_SCOPE, EMBED, *ERASING})
 """Mutations that change what a search finds."""
 
@@ -417,8 +400,14 @@ class MemoryMutations:
     types = frozenset(MEMORY)
     erasing = frozenset({"memory.erase", "memory.forget"})
 
-    def __init__(self) -> None:
-        texts = {id: (rule, marking(id, text) if id in _MARKED else text) for id, (rule, text) in _TEXTS.items()}
+    def __init__(self, predicate_rules: Mapping[str, EdgeRule] = NO_RULES) -> None:
+        """``predicate_rules`` say which claims depend on which others."""
+        self._dependents = ClaimDependents(ends_of(predicate_rules))
+        of_claims = self._dependents.texts(_FOLLOW)
+        texts = {
+            id: (rule, marking(id, text) if id in _MARKED else text)
+            for id, (rule, text) in (_TEXTS | of_claims).items()
+        }
         self.mutations = compiled(_FILE, ((rule, id, text) for id, (rule, text) in texts.items()))
         self._by_id = {mutation.id: mutation for mutation in self.mutations}
         scoped = {(MEMORY_LABEL, name) for name in (*SCOPES, "id", "chat_id")}
@@ -441,7 +430,7 @@ class MemoryMutations:
         if (plain := _without_nul(event.data)) is not event.data:
             event = event.model_copy(update={"data": plain})
         try:
-            said = say(event, logged) if say else ()
+            said = say(event, logged, self._dependents) if say else ()
             event_marks = (event.source, event.id, utc_text(logged.time))
             return [
                 (self._by_id[id], params | mark_params(id, event.data, *event_marks) if id in _MARKED else params)
@@ -469,7 +458,7 @@ def _without_nul(value: Any) -> Any:
     return value
 
 
-def _add(event: Event, logged: LogTime) -> _Said:
+def _add(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said:
     payload = MemoryAdd.model_validate(event.data)
     messages: list[_Params] = []
     stated: list[_Params] = []
@@ -494,7 +483,7 @@ def _add(event: Event, logged: LogTime) -> _Said:
                 **_labels(message),
             }
         )
-        stated += _stated(event, payload, messages[-1], found)
+        stated += _stated(event, payload, messages[-1], found, dependents)
     common = _common(event, payload) | {"scopes": scopes} | logged_params(logged)
     said: list[tuple[str, _Params]] = [
         ("add_unowned" if payload.user_id is None else "add", common | {"messages": messages})
@@ -505,10 +494,38 @@ def _add(event: Event, logged: LogTime) -> _Said:
         said.append(("state", common | {"statements": stated, "profile": profile}))
     if claims := [{"key": each["key"], "rank": each["rank"]} for each in stated if each["key"] is not None]:
         said.append(("end_statements", {"claims": claims, "gone": []}))
+        said += _followed(stated, dependents)
     return said
 
 
-def _stated(event: Event, payload: MemoryAdd, message: _Params, found: Sequence[UserStatement]) -> list[_Params]:
+def _followed(stated: Sequence[_Params], dependents: ClaimDependents) -> Iterator[tuple[str, _Params]]:
+    """Yield the mutations that end what depends on new claims, and those that depend on others."""
+    found: dict[tuple[str, str], int] = {}
+    for each in stated:
+        if each["key"] is None:
+            continue
+        below = dependents.levels_below(each["predicate"])
+        if below:
+            found[each["key"], each["rank"]] = below
+        if each["follows"] is not None:
+            found[each["follows"], each["rank"]] = 1 + below
+    for level in range(1, max(found.values(), default=0) + 1):
+        claims = [{"key": key, "rank": rank} for (key, rank), levels in found.items() if levels >= level]
+        yield f"follow_added_{level}", {"claims": claims, "gone": []}
+
+
+def _follow(change: str, params: _Params, dependents: ClaimDependents) -> _Said:
+    """Return the mutations that end, or bring back, what depends on claims of a change."""
+    return [(f"{change}_{level}", params) for level in range(1, dependents.levels + 1)]
+
+
+def _stated(
+    event: Event,
+    payload: MemoryAdd,
+    message: _Params,
+    found: Sequence[UserStatement],
+    dependents: ClaimDependents,
+) -> list[_Params]:
     """Return the statements of a message."""
     # Authors may share a scope. Without a user, what another thread says is of somebody else.
     owner = [getattr(payload, name) or "" for name in SCOPES if name != "thread_id" or payload.user_id is None]
@@ -538,6 +555,7 @@ def _stated(event: Event, payload: MemoryAdd, message: _Params, found: Sequence[
                 "key": key_of((*owner, author), claim.subject, claim.predicate, object_key or "")
                 if claim is not None and claim.is_sure
                 else None,
+                **_dependence((*owner, author), claim, dependents),
                 "digest": _digest(each, message["timestamp"], author),
                 "topics": _topics(each, terms["terms"], message["timestamp"]),
                 "terms": terms["terms"],
@@ -547,6 +565,15 @@ def _stated(event: Event, payload: MemoryAdd, message: _Params, found: Sequence[
     for key in {each["key"] for each in stated} - {None}:
         _keep_one_claim([each for each in stated if each["key"] == key])
     return stated
+
+
+def _dependence(owner: tuple[str, ...], claim: Claim | None, dependents: ClaimDependents) -> _Params:
+    """Return the key of the claims that a claim depends on, and whether it is only marked; None: it depends on none."""
+    above = dependents.depends_on(claim.predicate) if claim is not None and claim.is_sure and claim.holds else None
+    if claim is None or above is None:
+        return {"follows": None, "marks": None}
+    marks = 1 if dependents.is_marked(claim.predicate) else None
+    return {"follows": key_of(owner, claim.subject, above, ""), "marks": marks}
 
 
 def _digest(statement: UserStatement, timestamp: str, author: str) -> str:
@@ -577,17 +604,19 @@ def _keep_one_claim(claims: Sequence[_Params]) -> None:
 
 
 def _limit_claims(stated: Sequence[_Params]) -> None:
-    """Leave a key to the last claims of an event."""
+    """Leave a key to the last claims of an event. What has none depends on nothing."""
     count: Counter[str] = Counter()
     for each in reversed(stated):
         if each["key"] is not None:
             count[each["key"]] += 1
             if count[each["key"]] > _MOST_OF_KEY:
                 each["key"] = None
+        if each["key"] is None:
+            each["follows"] = each["marks"] = None
 
 
-def _embedded(event: Event, logged: LogTime) -> _Said:
-    del logged
+def _embedded(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said:
+    del logged, dependents
     payload = MemoryEmbedded.model_validate(event.data)
     vector = list(payload.embedding)
     params = {"memory_id": payload.memory_id, "embedding": vector, "size": len(vector), "model": payload.model}
@@ -595,7 +624,8 @@ def _embedded(event: Event, logged: LogTime) -> _Said:
     return [("embed", params | {"chat_id": event.chatid})]
 
 
-def _summarized(event: Event, logged: LogTime) -> _Said:
+def _summarized(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said:
+    del dependents
     payload = MemorySummarized.model_validate(event.data)
     common = _common(event, payload)
     memory_ids = list(dict.fromkeys(payload.memory_ids))
@@ -668,7 +698,7 @@ def _summarized(event: Event, logged: LogTime) -> _Said:
     return said
 
 
-def _update(event: Event, logged: LogTime) -> _Said:
+def _update(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said:
     del logged
     payload = MemoryUpdate.model_validate(event.data)
     which = {"memory_id": payload.memory_id, "chat_id": event.chatid}
@@ -676,6 +706,7 @@ def _update(event: Event, logged: LogTime) -> _Said:
     if payload.text is not None and payload.searched is not None:
         without = which | {"gone": [payload.memory_id]}
         said += [(id, without) for id in ("revive_updated", "recount_updated", "revive_judged_updated")]
+        said += _follow("follow_updated", without, dependents)
         said.append(("forget_updated", which))
         said.append((
             "update",
@@ -705,7 +736,7 @@ def _labels(given: MemoryMessage | MemoryUpdate) -> _Params:
     }
 
 
-def _forget(event: Event, logged: LogTime) -> _Said:
+def _forget(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said:
     del logged
     payload = MemoryForget.model_validate(event.data)
     params: _Params = {"memory_ids": list(dict.fromkeys(payload.memory_ids)), "chat_id": event.chatid}
@@ -714,22 +745,24 @@ def _forget(event: Event, logged: LogTime) -> _Said:
         return [("keep_statements", params), *gone]
     without = params | {"gone": params["memory_ids"]}
     revived = ("revive_statements", "recount_forgotten", "revive_judged")
-    return [*((id, without) for id in revived), ("forget_statements", params), *gone]
+    followed = _follow("follow_forgotten", without, dependents)
+    return [*((id, without) for id in revived), *followed, ("forget_statements", params), *gone]
 
 
-def _erase(event: Event, logged: LogTime) -> _Said:
+def _erase(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said:
     payload = MemoryErase.model_validate(event.data)
     user = {"user_id": payload.user_id}
     until = user | erasure_of(payload, logged)
     timed = (
         "mark_elsewhere", "mark", "erase", "erase_versions", "recount_erased", "erase_ends", "revive_judged_erased",
+        *(id for id, _ in _follow("follow_erased", until, dependents)),
         "erase_statements", "erase_sources", "erase_summaries",
     )  # fmt: skip
     others = ("erase_facts", "erase_preferences", "erase_preference_times", "erase_validity")
     return [*((id, until) for id in timed), *((id, user) for id in others)]
 
 
-def _judged(event: Event, logged: LogTime) -> _Said:
+def _judged(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said:
     del logged
     payload = StatementJudged.model_validate(event.data)
     pair = {"new": payload.new, "old": payload.old, "chat_id": event.chatid}
@@ -744,17 +777,21 @@ def _judged(event: Event, logged: LogTime) -> _Said:
     }
     if payload.verdict != "ends":
         return [("judge", params)]
-    return [("judge_end", params), ("count_judged", pair | {"gone": []}), ("end_judged", pair | {"gone": []})]
+    alone: _Params = pair | {"gone": []}
+    ended = [("count_judged", alone), ("end_judged", alone), *_follow("follow_judged", alone, dependents)]
+    return [("judge_end", params), *ended]
 
 
-def _unjudged(event: Event, logged: LogTime) -> _Said:
+def _unjudged(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said:
     del logged
     payload = StatementUnjudged.model_validate(event.data)
     pair = {"new": payload.new, "old": payload.old, "chat_id": event.chatid}
-    return [("unjudge", pair), ("count_unjudged", pair | {"gone": []}), ("end_unjudged", pair | {"gone": []})]
+    alone: _Params = pair | {"gone": []}
+    ended = [("count_unjudged", alone), ("end_unjudged", alone), *_follow("follow_unjudged", alone, dependents)]
+    return [("unjudge", pair), *ended]
 
 
-_SAY: Final[Mapping[str, Callable[[Event, LogTime], _Said]]] = {
+_SAY: Final[Mapping[str, Callable[[Event, LogTime, ClaimDependents], _Said]]] = {
     "memory.add": _add,
     "memory.embedded": _embedded,
     "memory.summarized": _summarized,

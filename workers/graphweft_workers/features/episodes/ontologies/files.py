@@ -14,6 +14,9 @@
     edge_rules:
       - type: OWNS
         single_valued: true
+    predicate_rules:
+      - predicate: has boss
+        depends_on: works for
     excluded_entity_types: [Secret]
 """
 
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -33,10 +37,11 @@ from graphweft_rules.files.loader import FILE_NAME
 from graphweft_rules.files.model import Place
 from graphweft_rules.files.source import parse
 from graphweft_rules.files.tree import KeyTable, Node, Scalar
-from graphweft_workers.features.episodes.ontologies.edge_rules import LEVELS, NO_RULE, EdgeRule, level_of
-from graphweft_workers.features.episodes.ontologies.form import BETWEEN, EDGE_RULE, ONTOLOGY
+from graphweft_workers.features.edge_rules import LEVELS, NO_RULE, EdgeRule, level_of
+from graphweft_workers.features.episodes.ontologies.form import BETWEEN, EDGE_RULE, ONTOLOGY, PREDICATE_RULE
 from graphweft_workers.features.episodes.ontologies.ontology import Ontology, type_model
 from graphweft_workers.features.episodes.ontologies.registry import BUILT_IN, Ontologies
+from graphweft_workers.features.predicates import PREDICATES, is_known, is_single_valued
 
 FOLDER: Final = "ontologies"
 """Name of the folder of ontologies, beside the folder of workflows."""
@@ -57,10 +62,10 @@ def load_ontologies(folder: Path) -> Ontologies:
     Raises ``RulesError`` with the findings of all files if one is an error.
     """
     read = [_read(path) for path in _files(folder)] if folder.exists() else []
-    findings = [finding for _, found in read for finding in found]
+    findings = [finding for each in read for finding in each.findings] + _several(read)
     if errors(findings):
         raise RulesError(findings)
-    return Ontologies(ontology for ontology, _ in read if ontology is not None)
+    return Ontologies(each.ontology for each in read if each.ontology is not None)
 
 
 def lint_ontologies(paths: Iterable[Path]) -> list[Finding]:
@@ -70,8 +75,8 @@ def lint_ontologies(paths: Iterable[Path]) -> list[Finding]:
     """
     findings: list[Finding] = []
     for path in paths:
-        for file in _files(path) if path.is_dir() else [path]:
-            findings.extend(_read(file)[1])
+        read = [_read(file) for file in (_files(path) if path.is_dir() else [path])]
+        findings += [finding for each in read for finding in each.findings] + _several(read)
         if path.is_dir():
             findings.extend(_ignored(path))
     return list(ordered(findings))
@@ -98,8 +103,36 @@ def apart(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
     return rules, list(found.values())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """What a file has."""
+
+    ontology: Ontology | None
+    findings: tuple[Finding, ...]
+    predicate_rules: Place | None = None
+
+
 def read_ontology(data: bytes, path: Path) -> tuple[Ontology | None, tuple[Finding, ...]]:
     """Return the ontology in the content of a file, None if a finding is an error; and the findings."""
+    found = _read_data(data, path)
+    return found.ontology, found.findings
+
+
+def _several(read: Iterable[_Read]) -> list[Finding]:
+    """Return errors about rules of predicates in more than one file: they could contradict each other."""
+    first, *others = [each.predicate_rules for each in read if each.predicate_rules is not None] or [Place(file="")]
+    return [
+        Finding(
+            level="error",
+            code="duplicate-name",
+            message=f"{first.file} has predicate_rules, too: write them all in one file",
+            place=place,
+        )
+        for place in others
+    ]
+
+
+def _read_data(data: bytes, path: Path) -> _Read:
     root, findings = parse(data, str(path))
     checks = _Checks(findings)
     checks.schema_id(path)
@@ -107,10 +140,11 @@ def read_ontology(data: bytes, path: Path) -> tuple[Ontology | None, tuple[Findi
     entities, edges = checks.types(values, "entity_types"), checks.types(values, "edge_types")
     between = checks.edge_type_map(values, entities, edges)
     rules = checks.edge_rules(values, edges)
+    predicates = checks.predicate_rules(values)
     excluded = checks.names(values, "excluded_entity_types", entities, ANY_TYPE)
     found = ordered(checks.findings)
     if errors(found):
-        return None, found
+        return _Read(ontology=None, findings=found)
     ontology = Ontology(
         schema_id=path.stem,
         entity_types={name: type_model(name, text) for name, text in entities.items()},
@@ -118,8 +152,10 @@ def read_ontology(data: bytes, path: Path) -> tuple[Ontology | None, tuple[Findi
         edge_type_map=between,
         excluded_entity_types=excluded,
         edge_rules=rules,
+        predicate_rules=predicates,
     )
-    return ontology, found
+    place = values.entries["predicate_rules"].key if predicates else None
+    return _Read(ontology=ontology, findings=found, predicate_rules=place)
 
 
 def _holds_ontologies(path: Path) -> bool:
@@ -143,15 +179,16 @@ def _ignored(folder: Path) -> list[Finding]:
     ]
 
 
-def _read(path: Path) -> tuple[Ontology | None, tuple[Finding, ...]]:
+def _read(path: Path) -> _Read:
     try:
         data = file_bytes(path)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         code = "missing-file" if isinstance(error, FileNotFoundError) else "unreadable-file"
         message = f"cannot read {str(path)!r} ({why}): pass a readable file"
-        return None, (Finding(level="error", code=code, message=message, place=Place(file=str(path))),)
-    return read_ontology(data, path)
+        finding = Finding(level="error", code=code, message=message, place=Place(file=str(path)))
+        return _Read(ontology=None, findings=(finding,))
+    return _read_data(data, path)
 
 
 class _Checks(FormReader):
@@ -311,19 +348,53 @@ class _Checks(FormReader):
                 stored = rules[rule.depends_on].inverse_of
                 message = f"{rule.depends_on!r} is stored as {stored!r}, from the other end: no source has it"
                 self.error("conflicting-keys", message, given.place_of("depends_on"))
-            if rule.depends_on == name:
-                message = f"{name!r} depends on itself: name another type, or remove depends_on"
-                self.error("circular-types", message, given.place_of("depends_on"))
-            elif level_of(name, rules) > LEVELS:
-                above = _above(name, rules)
-                circle = above[above.index(above[-1]) :]
-                message = f"{' → '.join(map(repr, circle))} is a circle: remove one depends_on"
-                if len(circle) == 1:
+            self._chain(name, rules, given, "type")
+
+    def predicate_rules(self, values: Values) -> Mapping[str, EdgeRule]:
+        """Return predicate -> its rule."""
+        if "predicate_rules" not in values.right:
+            return {}
+        self.unique(values.items("predicate_rules"), "predicate", "predicate_rules")
+        items: dict[str, Values] = {}
+        rules: dict[str, EdgeRule] = {}
+        for item in values.items("predicate_rules"):
+            given = self.table(item, PREDICATE_RULE)
+            name, above = given.text("predicate"), given.text("depends_on")
+            if not name or not above or name in rules:
+                continue
+            for key, predicate in (("predicate", name), ("depends_on", above)):
+                if not is_known(predicate):
+                    near = did_you_mean(predicate, PREDICATES)
                     message = (
-                        f"{name!r} depends on a chain of {len(above) - 1} types, and at most {LEVELS} may follow: "
-                        "depend on a type nearer to the beginning"
+                        f"no claim of users has the predicate {predicate!r}{near}: use one of {', '.join(PREDICATES)}"
                     )
-                self.error("circular-types", message, given.place_of("depends_on"))
+                    self.error("unknown-type", message, given.place_of(key))
+            if not is_single_valued(above):
+                message = f"a user may have several of {above!r} at a time: name a predicate of which there is one"
+                self.error("bad-value", message, given.place_of("depends_on"))
+            items[name] = given
+            marks = given.text("when_ended") == "mark"
+            rules[name] = EdgeRule(depends_on=above, when_ended="mark" if marks else "end")
+        for name in rules:
+            self._chain(name, rules, items[name], "predicate")
+        return rules
+
+    def _chain(self, name: str, rules: Mapping[str, EdgeRule], given: Values, kind: str) -> None:
+        """Report a chain of dependencies that is too long, or a circle."""
+        if rules[name].depends_on == name:
+            message = f"{name!r} depends on itself: name another {kind}, or remove depends_on"
+        elif level_of(name, rules) > LEVELS:
+            above = _above(name, rules)
+            circle = above[above.index(above[-1]) :]
+            message = f"{' → '.join(map(repr, circle))} is a circle: remove one depends_on"
+            if len(circle) == 1:
+                message = (
+                    f"{name!r} depends on a chain of {len(above) - 1} {kind}s, and at most {LEVELS} may follow: "
+                    f"depend on a {kind} nearer to the beginning"
+                )
+        else:
+            return
+        self.error("circular-types", message, given.place_of("depends_on"))
 
     def names(self, values: Values, key: str, known: _Types, *more: str) -> tuple[str, ...]:
         """Return the known names under a key, which holds one name or a list."""

@@ -18,7 +18,7 @@ from pydantic import BaseModel, create_model
 from graphweft_contracts import InvalidEvent
 from graphweft_contracts.episodes import ANY_TYPE, EntityName, EpisodeEntity, EpisodeRelation, Structure
 from graphweft_contracts.wire import did_you_mean
-from graphweft_workers.features.episodes.ontologies.edge_rules import NO_RULE, EdgeRule, TypeEnds, ends_of
+from graphweft_workers.features.edge_rules import NO_RULE, EdgeRule, TypeEnds, ends_of
 from graphweft_workers.text.terms import name_key
 
 _WORD: Final = re.compile(r"[a-z0-9]+|[^\W_]")
@@ -53,6 +53,8 @@ class Ontology:
     edge_type_map: Mapping[tuple[str, str], tuple[str, ...]]
     excluded_entity_types: tuple[str, ...] = ()
     edge_rules: Mapping[str, EdgeRule] = field(default_factory=dict[str, EdgeRule])
+    predicate_rules: Mapping[str, EdgeRule] = field(default_factory=dict[str, EdgeRule])
+    """What claims of users depend on: says nothing of episodes, so it is not part of the digest."""
 
     @cached_property
     def digest(self) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Final
 
 from graphweft_contracts.wire import did_you_mean
+from graphweft_workers.features.edge_rules import NO_RULES, EdgeEnds, EdgeRule
 from graphweft_workers.features.episodes.ontologies import agent_memory_v1
-from graphweft_workers.features.episodes.ontologies.edge_rules import EdgeEnds
 from graphweft_workers.features.episodes.ontologies.ontology import Ontology, OntologyError
 
 EPISODE_TAG: Final = "<graphiti_episode"
@@ -42,6 +42,11 @@ class Ontologies:
     def ends(self) -> EdgeEnds:
         """How relations end by the rules of all ontologies."""
         return EdgeEnds(ontology.edge_rules for ontology in self._by_id.values())
+
+    @cached_property
+    def predicate_rules(self) -> Mapping[str, EdgeRule]:
+        """What claims of users depend on. One file has them all."""
+        return next((each.predicate_rules for each in self._by_id.values() if each.predicate_rules), NO_RULES)
 
     def extended(self, more: Iterable[Ontology]) -> Ontologies:
         """Return these and other ontologies. Raises ``ValueError`` if an id would change its meaning."""

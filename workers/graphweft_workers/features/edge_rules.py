@@ -46,6 +46,7 @@ class EdgeRule:
 
 
 NO_RULE: Final = EdgeRule()
+NO_RULES: Final[Mapping[str, EdgeRule]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

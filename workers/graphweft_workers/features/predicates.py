@@ -14,6 +14,23 @@ from graphweft_contracts.memory import derived_id
 
 _MANY: Final = frozenset({"likes", "is allergic to", "has"})
 _DOES: Final = "does "
+SERVICES: Final = (
+    "doctor", "dentist", "boss", "manager", "therapist", "landlord", "trainer", "coach", "supervisor", "hairdresser",
+    "accountant", "lawyer",
+)  # fmt: skip
+"""Persons of whom a user has one."""
+PREDICATES: Final = (
+    "lives in", "works for", "works as", "studies", "has partner", "is called", "is aged", "is born on", "drives",
+    "eats as", "has phone number", "has e-mail address", "likes", "is allergic to", "has",
+    *(f"has {each}" for each in SERVICES),
+)  # fmt: skip
+"""The predicates of claims, but for those with a word of the user."""
+_WITH_A_WORD: Final = ("has favourite ", "has favorite ", "prefers ", _DOES)
+
+
+def is_known(predicate: str) -> bool:
+    """Tell whether claims may have a predicate."""
+    return predicate in PREDICATES or predicate.startswith(_WITH_A_WORD)
 
 
 def is_single_valued(predicate: str) -> bool:

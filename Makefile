@@ -11,8 +11,8 @@ READY := $(VENV)/.ready
 COMMAND := $(VENV)/.command
 # What the documentation site needs, on top of READY.
 DOCS := $(VENV)/.docs
-INSTALL := $(if $(shell command -v uv 2>/dev/null),uv pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check)
-# Processes that share the tests. Most of their time they wait for servers, so they are more than the cores.
+INSTALL := $(BIN)/python tools/installer.py
+# Processes that share the tests. They wait for servers now and then, so they are more than the cores.
 # Each starts the servers that its tests ask for: together up to 6 GB. 0: pytest itself runs them.
 PROCESSES := 4
 SHARED := --numprocesses $(PROCESSES) --dist loadscope --no-loadscope-reorder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 from collections.abc import Generator
@@ -83,13 +84,14 @@ _ORDER: Final = (
 """What takes one process longest begins; meanwhile the others do what is cheap, so that most faults show at once."""
 _LAST: Final = _ORDER.index("acceptance")
 _LONG: Final = (
-    *("adapters/model_clients", "edges/test_cli", "edges/test_gateway", "redis/test_mutation_worker", "edges/test_mcp"),
-    *("redis/test_older_graph", "redis/test_graph_store", "edges/test_readiness", "edges/test_console"),
-    *("redis/test_joins", "edges/test_cli_memory", "acceptance/test_default_rules", "redis/test_episode_steps"),
-    *("acceptance/test_demo_data", "redis/test_client", "edges/test_hook", "redis/test_default_memory"),
+    *("adapters/model_clients", "edges/test_cli", "edges/test_gateway", "edges/test_cli_memory", "edges/test_mcp"),
+    *("edges/test_console", "redis/test_mutation_worker", "redis/test_client", "redis/test_graph_store"),
+    *("edges/test_readiness", "acceptance/test_examples", "redis/test_default_memory", "redis/test_joins"),
+    *("acceptance/test_default_rules", "acceptance/test_demo_data", "acceptance/test_tutorial", "edges/test_hook"),
+    *("redis/test_older_graph",),
 )
-"""What takes 45 s or more of the last four folders of ``_ORDER``, the longest first: at the end the rest fills all
-processes, and none is left alone with one of these. `pytest --durations=0` says what belongs here."""
+"""What takes most CPU of the last four folders of ``_ORDER``, the dearest first: at the end the rest fills all
+processes, and none is left alone with one of these."""
 _ONE_PROCESS: Final = {"neo4j", "ports", "kafka", "chaos"}
 """Folders whose servers take a gigabyte and 20 s to start: one process takes the folder. Else it takes a module."""
 
@@ -101,6 +103,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("soak" if config.getoption("--soak") else "short")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None]:
+    """Search for no cycles among what is imported and collected: it stays, and took a quarter of the collection."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)  # after what shuffles modules

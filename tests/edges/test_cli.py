@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import importlib.util
 import json
 import os
@@ -1171,8 +1172,9 @@ def test_the_demo_leaves_alone_what_runs_on_its_data(call: Call, tmp_path: Path)
 # Help and the page
 
 
-def tree() -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the words and the object of every command that does something."""
+@functools.cache
+def tree() -> tuple[tuple[tuple[str, ...], Any], ...]:
+    """Return the words and the object of every command that does something."""
 
     def walk(words: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
         if not hasattr(command, "commands"):
@@ -1181,7 +1183,7 @@ def tree() -> Iterator[tuple[tuple[str, ...], Any]]:
         for name in command.list_commands(None):
             yield from walk((*words, name), command.get_command(None, name))
 
-    yield from walk((), typer.main.get_command(graphweft))
+    return tuple(walk((), typer.main.get_command(graphweft)))
 
 
 def options(command: Any) -> list[str]:
@@ -1209,7 +1211,7 @@ def test_the_page_has_every_command_with_its_options(words: tuple[str, ...], com
     for option in options(command):
         assert f"`{option}" in section, option
     assert "```sh\ngraphweft " in section
-    assert len(list(tree())) == page.count("### `graphweft ")
+    assert len(tree()) == page.count("### `graphweft ")
 
 
 def test_the_commands_of_the_page_are_in_the_help(call: Call) -> None:

@@ -1271,6 +1271,7 @@ def filter_case(context, case):
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_schemathesis_finds_nothing(stack: Stack, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -32,7 +33,7 @@ from tests.unit.test_settings import SERVICES, link_variables, service_variables
 
 from graphweft.transports.embedded import embedded_url
 from graphweft_contracts import channels
-from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_workers.drivers.embedded.server import DataFolder, EmbeddedServer
 from graphweft_workers.processes.supervisor import Supervisor
 from graphweft_workers.settings.settings import Settings
 
@@ -149,9 +150,12 @@ def test_up_does_not_claim_to_be_up_when_a_role_dies(tmp_path: Path, rules: Path
     assert "tiktoken" in last  # the role's own error
     assert done.stderr.count("service_ended") == 3
     assert not (tmp_path / "data/processes.json").exists()
-    # The folder is free again.
-    with deployed(tmp_path / "data", rules) as up:
-        up.start()
+    # The folder is free again, and no server is left on it.
+    folder = DataFolder(tmp_path / "data")
+    folder.acquire()
+    with (folder.path / "server.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    folder.release()
 
 
 @pytest.mark.long

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import pytest
 from tests.services.maven import cache, unavailable
+from tools.installer import uv_environment
 from uv import find_uv_bin
 
 __all__ = (
@@ -46,14 +47,6 @@ _RUNTIMES: Final = ROOT / "runtimes"
 _MODELS: Final = "models"
 _OLD: Final = "python-3.10"
 """The base install with the oldest Python that runs the client."""
-
-_SETTINGS_OF_PIP: Final = {
-    "UV_DEFAULT_INDEX": "PIP_INDEX_URL",
-    "UV_INDEX": "PIP_EXTRA_INDEX_URL",
-    "UV_FIND_LINKS": "PIP_FIND_LINKS",
-    "UV_HTTP_TIMEOUT": "PIP_DEFAULT_TIMEOUT",
-    "SSL_CERT_FILE": "PIP_CERT",
-}
 
 
 def adapter_tests(name: str) -> Path:
@@ -137,11 +130,9 @@ def _interpreter(name: str) -> str:
 
 
 def _run(*command: str) -> None:
-    """Run uv, with the settings that the machine has for pip where it has none for uv."""
-    of_pip = {uv: os.environ[pip] for uv, pip in _SETTINGS_OF_PIP.items() if os.environ.get(pip)}
     subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True,
-        timeout=MODEL_ENVIRONMENT_S, env={**of_pip, **os.environ},
+        timeout=MODEL_ENVIRONMENT_S, env=uv_environment(os.environ),
     )  # fmt: skip
 
 

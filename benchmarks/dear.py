@@ -137,7 +137,6 @@ async def _measured(
     kind: str, folder: Path, settings: Settings, services: Services, bus: Bus, tokens: dict[str, str], seconds: float
 ) -> _Found:
     await services.clear(bus, "falkordb")
-    await services.drop_log(bus)
     probe = await services.probe("falkordb")
     port = random.randint(20_000, 30_000)
     gateway = ("-m", "graphweft_workers.cli", "run", "gateway", "--host", "127.0.0.1", "--port", str(port))

@@ -99,29 +99,24 @@ class Services:
     async def clear(self, bus: Bus, graph: Graph) -> None:
         """Empty graph and bus once nobody's query runs, which would be counted for the next one.
 
-        A Kafka topic stays: who reads it next goes on behind what was there.
+        No process may use them meanwhile. The positions of workers go, too: else the next one would find the graph
+        behind them, and read all events of the app again.
         """
         probe = await self.probe(graph)
         async with asyncio.timeout(_IDLE_S):
             while await probe.busy():  # noqa: ASYNC110
                 await asyncio.sleep(_POLL_S)
         await probe.clear()
-        if bus == "redis":
+        if bus == "kafka":
+            await self._drop_topics()
+        if bus == "redis" or graph == "falkordb":
             async with _client(await self.url("redis")) as client:
                 await client.flushall()
 
-    async def drop_log(self, bus: Bus) -> None:
-        """Forget all events, also those that a worker has not read. No process may use the bus meanwhile.
-
-        ``clear`` does so on Redis. On Kafka it takes seconds, so only those do it who leave a backlog. The positions
-        that the graph server keeps go, too: else workers find graphs that are older than they were, and read all events
-        of their apps again.
-        """
-        if bus == "redis":
-            return
+    async def _drop_topics(self) -> None:
         from aiokafka.admin import AIOKafkaAdminClient
 
-        admin = AIOKafkaAdminClient(bootstrap_servers=(await self.url(bus)).removeprefix("kafka://"))
+        admin = AIOKafkaAdminClient(bootstrap_servers=(await self.url("kafka")).removeprefix("kafka://"))
         await admin.start()
         try:
             while topics := [name for name in await admin.list_topics() if name.startswith("graphweft.")]:
@@ -129,9 +124,6 @@ class Services:
                 await asyncio.sleep(_IDLE_POLL_S)
         finally:
             await admin.close()
-        if "falkordb" in self._probes:
-            async with _client(await self.url("falkordb")) as client:
-                await client.flushall()
 
     async def _redis(self, folder: Path) -> str:
         server = EmbeddedServer(folder, fsync=self._fsync)

@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from graphweft_workers.apps import Quotas
 from graphweft_workers.engine.worker import MutationWorker
-from graphweft_workers.features.graphrag.safe_cypher import KEYS
 from graphweft_workers.processes.checked_service import CheckedService, folder_rules
 from graphweft_workers.processes.role_metrics import worker_metrics
 from graphweft_workers.processes.service import Service, worker_name
@@ -39,7 +38,6 @@ async def open_mutation(settings: Settings) -> AsyncGenerator[Service]:
             name=worker_name(settings),
             batch_events=settings.batch_events,
             lease_s=settings.lease_s,
-            fact_keys=KEYS,
             obstacle=GraphObstacles(bus, graph).of,
             effects_keep=settings.effects_keep,
             quotas=lambda app_id: Quotas() if policies is None else policies.current.of(app_id).quotas,

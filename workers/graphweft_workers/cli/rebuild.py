@@ -170,7 +170,7 @@ class _RebuildWork:
                 restoring = make_restoring(self.settings, self.bus, graph, app, warn)
                 work = Rebuild(log, graph, self.rules, given=self.given, tell=tell, restoring=restoring)
                 await work.begin(resume=options.resume, swap=options.swap)
-                report.resumed = work.continued
+                report.resumed, report.gaps = work.continued, work.gaps
                 if self.to is None and not options.resume:
                     expect(await log.entry_count())
                 collect_less_often()

@@ -22,7 +22,7 @@ from graphweft_workers.wiring.rules import logged_rules
 async def open_mutation(settings: Settings) -> AsyncGenerator[Service]:
     """Open a worker, which waits while the graph server is unavailable."""
     async with AsyncExitStack() as stack:
-        bus = make_bus(settings)
+        bus = make_bus(settings, over_gaps=False)  # it must tell a gap from another log
         stack.push_async_callback(bus.aclose)
         rules = await folder_rules(settings, bus)
         graph = make_graph(settings)

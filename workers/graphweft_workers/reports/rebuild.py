@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from graphweft_workers.reports.report import Part
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
     from graphweft_rules import RuleSet
+    from graphweft_workers.archive.log_gaps import LogGap
     from graphweft_workers.ports.graph_store import GraphStore
     from graphweft_workers.replay.app_log import AppLog
     from graphweft_workers.replay.graph_losses import GraphLosses
@@ -49,6 +50,8 @@ class RebuildReport:
     done: Mapping[int, ReplayStep] = field(default_factory=dict[int, "ReplayStep"])
     restored: int = 0
     """Events that came from a snapshot."""
+    gaps: Sequence[LogGap] = ()
+    """What the log lacks, and somebody has accepted as lost."""
     elapsed_s: float = 0.0
     verify: bool = False
     compared: DigestComparison | None = None
@@ -106,6 +109,7 @@ class RebuildReport:
             "restored": self.restored,
             "swapped": self.swapped,
             "unknown": self.unknown,
+            "lost": sum(each.entries for each in self.gaps),
         }
         if self.given:
             found |= {"rules": self.given, "active": self.active}
@@ -183,6 +187,10 @@ class RebuildReport:
     def warnings(self) -> Iterator[str]:
         """Yield what to know of the graph, whoever reads the result."""
         app = self.app
+        if self.gaps:
+            from graphweft_workers.archive.log_gaps import without
+
+            yield without(self.gaps)
         if not self.events and not self.restored and not self.resumed:
             yield (
                 f"no event of the app {app!r} in the log matches a rule"

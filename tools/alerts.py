@@ -187,7 +187,7 @@ ALERTS: Final = (
         query="max(graphweft_archive_lost_events) > 0",
         summary="Entries were trimmed before they were archived.",
         steps="Somebody else trims the bus: look for a retention of its server. These entries cannot be replayed; "
-        "graphs keep their effect.",
+        "graphs keep their effect. To let replays go on without them, run `graphweft archive verify --accept-lost`.",
     ),
     Alert(
         name="GraphweftRulesLost", minutes=1, severity="critical",

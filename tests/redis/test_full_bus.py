@@ -23,8 +23,8 @@ from tests.services.waiting import until
 from graphweft import Client
 from graphweft.transport import Outgoing
 from graphweft_contracts import BusUnavailable, Event, channels
-from graphweft_workers.archive.archived_bus import missing_entries
 from graphweft_workers.archive.archiver import Archiver
+from graphweft_workers.archive.log_gaps import missing_entries
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 
 __all__ = ("call",)  # a fixture

@@ -262,6 +262,39 @@ async def test_a_rebuild_names_what_the_log_does_not_make(docs: Docs) -> None:
     }  # fmt: skip
 
 
+FACTS = """
+version: "1.0"
+mutation_rules:
+  - name: filed
+    events: ["doc.filed"]
+    mutations:
+      - id: doc
+        cypher: "MERGE (d:Doc {KEY: $id}) SET d.text = $text"
+        params: {id: $event.id, text: $event.text}
+injection_rules:
+  - name: facts
+    agents: ["*"]
+    queries:
+      - {id: facts, graphrag: {query: $context.question}, inject_as: FACTS}
+"""
+
+
+@pytest.mark.long("neo4j")
+async def test_a_rebuild_makes_the_indexes_of_facts_and_misses_none(docs: Docs) -> None:
+    await docs.push_docs(FACTS.replace("KEY", "id"))
+    await docs.file("green tea", "black tea")
+    async with contextlib.aclosing(docs.store(None)) as store:
+        before = await store.whole.schema("shop")
+        code, found = await docs.rebuild("--app", "shop", "--swap")
+        assert (code, found["lacks"]) == (0, {"schema": [], "nodes": {}}), found
+        assert await store.whole.schema("shop") == before
+    await docs.push_docs(FACTS.replace("KEY", "name"))
+    assert (await docs.run("rebuild", "--app", "shop", "--drop")).code == 0
+    async with docs.worker():  # which reads that the past is restated
+        code, found = await docs.rebuild("--app", "shop", "--rules", str(docs.folder / "rules"), "--swap")
+    assert (code, found["lacks"]) == (0, {"schema": [], "nodes": {}}), found
+
+
 async def test_constraints_by_hand_are_kept_or_named(docs: Docs) -> None:
     await docs.push_docs(WRITES + SEARCHES)
     await docs.file("green tea")

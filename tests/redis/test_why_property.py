@@ -101,7 +101,7 @@ class Server:
                 logged = LoggedRules(bus.rules, lambda _: rules, none=rules)
                 why = Why(AppLog(bus=bus, app_id=app, live=live), logged, limit=10_000)
                 keys = await why.keys()
-                found = await why.find(target)
+                found = await why.find(target, exact=True)
                 recorded = await why.record(target, scratch, found)
                 rows = [(each.offset, each.rule, each.mutation, each.changes) for each in recorded.newest]
                 reader = NodeReader(target, keys, serial, app)

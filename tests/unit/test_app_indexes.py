@@ -16,10 +16,10 @@ from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.engine.apply.app_indexes import AppIndexes
 from graphweft_workers.engine.log.read import LoggedEvent
-from graphweft_workers.engine.plan.core_schema import CORE_KEYS
+from graphweft_workers.engine.plan.core_schema import CORE_KEYS, FACT_KEYS
 from graphweft_workers.ports.event_log import Entry
 
-FACTS = frozenset({("Fact", "id")})
+FACTS = FACT_KEYS - CORE_KEYS
 
 
 def workflow(mutation: str, query: str = "", graphrag: bool = False, *searches: dict[str, Any]) -> bytes:
@@ -63,7 +63,7 @@ def prepared(
 ) -> list[tuple[str, set[Any]]]:
     """Return what is prepared for events of (app, workflow); None forgets the first app."""
     graph = Graph()
-    indexes = into or AppIndexes(graph, frozenset(), FACTS)  # type: ignore[arg-type]
+    indexes = into or AppIndexes(graph, frozenset())  # type: ignore[arg-type]
     active = rules or rule_set(**RULES)
 
     async def run() -> None:
@@ -110,7 +110,7 @@ def test_facts_are_looked_up_by_any_workflow() -> None:
 
 def test_names_of_workflows_without_rules_are_not_kept() -> None:
     """An event of a pack may have any workflow, so these names are without end."""
-    indexes = AppIndexes(Graph(), frozenset(), FACTS)  # type: ignore[arg-type]
+    indexes = AppIndexes(Graph(), frozenset())  # type: ignore[arg-type]
     active = rule_set(**RULES)
     prepared(("acme", "Orders"), *[("acme", f"unknown-{number}") for number in range(50)], into=indexes, rules=active)
     assert {name for _, name in indexes._apps["acme"].seen} == {"Orders", None}  # pyright: ignore[reportPrivateUsage]
@@ -123,7 +123,7 @@ ORDER = "MERGE (o:Order {id: 1}) SET o.text = 'x'"
 def searched(*steps: tuple[str, str, RuleSet]) -> list[tuple[str, list[tuple[str, int | None]]]]:
     """Return the search indexes that are prepared for events of (app, workflow, rule set)."""
     graph = Graph()
-    indexes = AppIndexes(graph, frozenset(), FACTS)  # type: ignore[arg-type]
+    indexes = AppIndexes(graph, frozenset())  # type: ignore[arg-type]
 
     async def run() -> None:
         for app, name, rules in steps:
@@ -162,7 +162,7 @@ def test_labels_of_packs_get_no_index_of_rules() -> None:
 
 
 def test_what_was_made_is_known_for_snapshots() -> None:
-    indexes = AppIndexes(Graph(), frozenset(), FACTS)  # type: ignore[arg-type]
+    indexes = AppIndexes(Graph(), frozenset())  # type: ignore[arg-type]
     prepared(("acme", "Orders"), into=indexes, rules=rule_set(Orders=workflow(ORDER, "", False, NEAR)))
     _, made = indexes.made("acme")
     assert [(index.label, index.properties, index.dimensions) for index in made] == [("Order", ("vector",), 4)]

@@ -139,6 +139,11 @@ def test_a_forged_activation_is_what_it_is_to_a_worker(value: bytes, kind: str) 
     assert (seen.kind, seen.note.partition(":")[0]) == (kind, "forged")
 
 
+def test_an_erased_entry_is_not_one_that_cannot_be_decoded() -> None:
+    seen = see(3, Entry(offset="5", fields={}, received=NOW, erased=True), [])
+    assert (seen.kind, seen.fault, seen.line().endswith("  3:5  [erased]")) == ("erased", "", True)
+
+
 @pytest.mark.parametrize(
     ("change", "found"),
     [({}, True), ({"app_id": "other"}, False), ({"corrects": "else"}, False), ({"letter": "0:4:r/m:corrected"}, False)],

@@ -9,6 +9,7 @@ from graphweft_contracts import BusUnavailable
 from graphweft_contracts.plurals import counted
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.continuation import breaks
+from graphweft_workers.archive.log_gaps import LogGap, accepted_gaps, split_by
 from graphweft_workers.archive.reader import ArchiveReader, Gap
 from graphweft_workers.archive.segments import DamagedSegment, Segment, SegmentPiece
 from graphweft_workers.archive.state import ArchivedState
@@ -31,6 +32,8 @@ class VerifiedPartition:
     end: str = ""
     """The last offset."""
     gaps: Sequence[Gap] = ()
+    accepted: list[str] = field(default_factory=list[str])
+    """What is missing and was accepted as lost, in words."""
     faults: list[str] = field(default_factory=list[str])
 
 
@@ -100,9 +103,13 @@ async def _check(
     found.gaps = await reader.gaps(found.partition)
     if pieces:
         found.end = pieces[-1].segment.last_offset
-    found.faults += [
-        f"partition {found.partition}: the entries {gap.first} to {gap.last} are missing" for gap in found.gaps
-    ]
+    accepted = await accepted_gaps(blobs, found.partition)
+    for gap in found.gaps:
+        for part in split_by(accepted, [LogGap(partition=found.partition, first=gap.first, last=gap.last)]):
+            if part.accepted is not None:
+                found.accepted.append(str(part))
+            else:
+                found.faults.append(f"partition {found.partition}: the entries {part.first} to {part.last} are missing")
 
 
 def _count(found: VerifiedPartition, piece: SegmentPiece, entries: Sequence[Entry]) -> None:
@@ -140,7 +147,12 @@ async def _compare(
         found.faults.append(f"partition {found.partition}: the bus does not continue the archive: {error}")
         return
     if lost:
-        found.faults.append(
-            f"partition {found.partition}: {counted(lost, 'entry')} after {end.offset} {'is' if lost == 1 else 'are'} "
-            "neither archived nor on the bus"
-        )
+        gap = LogGap(partition=found.partition, first=end.count + 1, last=end.count + lost)
+        for part in split_by(await accepted_gaps(reader.blobs, found.partition), [gap]):
+            if part.accepted is not None:
+                found.accepted.append(str(part))
+            else:
+                found.faults.append(
+                    f"partition {found.partition}: {counted(part.entries, 'entry')} after {end.offset} "
+                    f"{'is' if part.entries == 1 else 'are'} neither archived nor on the bus"
+                )

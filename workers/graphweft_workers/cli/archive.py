@@ -9,16 +9,18 @@ from typing import Annotated
 
 import typer
 
-from graphweft_contracts import BusUnavailable, channels
+from graphweft_contracts import BusUnavailable, InvalidSettings, channels
 from graphweft_contracts.plurals import counted
-from graphweft_workers.archive.archived_bus import missing_entries
+from graphweft_workers.archive.archived_bus import archived
 from graphweft_workers.archive.archiver import archive_now as copy_now
+from graphweft_workers.archive.log_gaps import accept_gaps, missing_entries
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.trim import TrimPlace, trim, trim_place
 from graphweft_workers.archive.verify import VerifiedPartition, verify, verify_rules
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import Data, Json, command
 from graphweft_workers.cli.output import show, warn
+from graphweft_workers.cli.process_user import UNKNOWN_USER, process_user
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.reports.archive import ArchiveCheck, TrimReport
 from graphweft_workers.reports.report import PlainReport
@@ -50,7 +52,8 @@ async def archive_now(data: Data = None, json: Json = False) -> int | None:
     warn(
         f"{counted(lost, 'entry')} had left the bus before, and this archive lacks {'it' if lost == 1 else 'them'}, so "
         "no graph can be rebuilt. "
-        "If another archive holds them, set GRAPHWEFT_ARCHIVE_URL to that one"
+        "If another archive holds them, set GRAPHWEFT_ARCHIVE_URL to that one; if none does, accept the loss by "
+        "`graphweft archive verify --accept-lost`"
     )
     return 1
 
@@ -58,12 +61,22 @@ async def archive_now(data: Data = None, json: Json = False) -> int | None:
 @command
 async def archive_verify(
     no_bus: Annotated[bool, typer.Option("--no-bus", help="Do not compare the end with the bus.")] = False,
+    accept_lost: Annotated[
+        bool,
+        typer.Option(
+            "--accept-lost",
+            help="First accept that the entries are lost that neither the bus nor the archive holds: replays and "
+            "erasures go on without them. The archive records who has accepted it, and when.",
+        ),
+    ] = False,
     data: Data = None,
     json: Json = False,
 ) -> int | None:
     """Read the whole archive: hashes, order, gaps, rules, and whether the bus continues it. A fault exits with 1."""
     settings = Settings.load(data=data)
     blobs = make_archive(settings)
+    if accept_lost and no_bus:
+        raise InvalidSettings("--accept-lost asks the bus what it still holds: leave out --no-bus")
     found: list[VerifiedPartition] = []
 
     def tell(each: VerifiedPartition) -> None:
@@ -72,6 +85,9 @@ async def archive_verify(
 
     async with contextlib.AsyncExitStack() as stack:
         bus = None if no_bus else await stack.enter_async_context(_bus_alone(settings))
+        if accept_lost and bus is not None:
+            numbers = range(await bus.partitions.count(fresh=True))
+            await accept_gaps(archived(bus, blobs), numbers, by=process_user() or UNKNOWN_USER)
         async for each in verify(blobs, bus, tell=tell):
             found.append(each)
         faults = await verify_rules(blobs)

@@ -35,6 +35,10 @@ async def past_graph(settings: Settings, app: str, as_of: str, into: str | None)
 
         with replay_progress(app) as (tell, _):
             found = await stack.enter_async_context(replay_past(settings, log, when, into=into, tell=tell, warn=warn))
+        if found.gaps:
+            from graphweft_workers.archive.log_gaps import without
+
+            warn(without(found.gaps))
         _warn(found.done)
         _say(found)
         yield found

@@ -13,6 +13,7 @@ import typer
 from graphweft_contracts import DeadLetterReason, InvalidSettings
 from graphweft_workers.cli.options import Data, Json, command
 from graphweft_workers.cli.output import show
+from graphweft_workers.cli.process_user import UNKNOWN_USER, process_user
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.reports.dead_letters import (
@@ -107,9 +108,13 @@ async def dlq_retry(
 async def dlq_drop(
     chosen: Filter, letter_ids: Ids = None, every: Every = False, data: Data = None, json: Json = False
 ) -> int | None:
-    """Delete letters. Their events and mutations never take effect, in a rebuild neither: the log records it."""
+    """Delete letters. Their events and mutations never take effect, in a rebuild neither: the log records it.
+
+    With a letter of the reason `trimmed`, you accept that all entries are lost that its partition lacks now. Then
+    replays and erasures go on without them: the archive records who has accepted it, and when.
+    """
     async with _letter_choice(chosen, letter_ids, every, data) as (bus, known, unknown):
-        done = await drop_letters(bus, known, unknown)
+        done = await drop_letters(bus, known, unknown, by=process_user() or UNKNOWN_USER)
     show(done, json=json)
     return done.exit_code
 

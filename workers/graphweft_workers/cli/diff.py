@@ -61,6 +61,7 @@ async def diff(
     given = load_given_rules(settings, rules)
     started = SYSTEM_CLOCK.monotonic()
     async with running_app_log(settings, app, archive_only=archive_only) as log:
+        from graphweft_workers.archive.log_gaps import without
         from graphweft_workers.replay.history_diff import HistoryComparison
         from graphweft_workers.reports.diff import DiffReport
         from graphweft_workers.reports.diff_page import page_of
@@ -70,7 +71,8 @@ async def diff(
         await refuse_wrong_queries(log.live, (*given.mutations, *given.injections))
         await log.refuse_preludes()
         await check_to(log.bus, place)
-        await log.check_complete()
+        if gaps := await log.check_complete():
+            warn(without(gaps))
         ends = await log.ends(place) if place is None or isinstance(place, datetime) else place
         lived = logged_rules(settings, log.bus, without_lost=True)
         comparison = HistoryComparison(log, lived, given, ends, limit=limit)

@@ -42,6 +42,7 @@ async def export(
     set_up_command_logs(settings)
     partial = file.with_name(f".{file.name}.{uuid4().hex[:8]}.partial")
     async with running_app_log(settings, app) as log:
+        from graphweft_workers.archive.log_gaps import without
         from graphweft_workers.replay.export import Export
 
         work = Export(
@@ -51,6 +52,8 @@ async def export(
         try:
             with partial.open("xb") as made:
                 done = await work.write(made)
+            if done.gaps:
+                warn(without(done.gaps))
             partial.rename(file)
         except OSError as error:
             raise InvalidSettings(f"cannot write {str(file)!r}: {error.strerror}: give another FILE") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
 import logging
 import os
@@ -31,6 +30,7 @@ from graphweft_contracts.plurals import counted
 from graphweft_contracts.signatures import SigningKey
 from graphweft_workers.cli.options import MaxTokens, check_app
 from graphweft_workers.cli.output import escape_unprintable
+from graphweft_workers.cli.process_user import process_user
 from graphweft_workers.imports.coding_agents import HookPlan, Owner, UnreadableHook, read_hook
 
 _MAX_BYTES: Final = 8 * 1024**2
@@ -97,7 +97,7 @@ def hook(
         source = call.get_parameter_source("data")
         own = data if source is not None and source.name == "COMMANDLINE" else None
         transport = _NotingTransport(_transport(own, data, gateway, token_file))
-        owner = Owner(app_id=app, user_id=user or _process_user(), workflow=workflow, agent=agent, remember=remember)
+        owner = Owner(app_id=app, user_id=user or process_user(), workflow=workflow, agent=agent, remember=remember)
         moment = read_hook(_read(payload), owner)
         if moment.unknown:
             _say(f"nothing is recorded for the hook {moment.name!r:.100}")
@@ -226,13 +226,6 @@ def _read(payload: str | None) -> object:
         return json.loads(raw)
     except (ValueError, RecursionError):
         raise UnreadableHook("the input is not JSON in UTF-8") from None
-
-
-def _process_user() -> str | None:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return None
 
 
 def _say(problem: str) -> None:

@@ -164,16 +164,18 @@ class _RebuildWork:
             async with running_graph(place, live=self.settings) as graph:
                 from graphweft_workers.replay.app_log import AppLog
                 from graphweft_workers.replay.rebuild import Rebuild
+                from graphweft_workers.replay.second_queries import rule_sets
 
                 log = AppLog(bus=self.bus, app_id=app, live=self.live)
                 restoring = make_restoring(self.settings, self.bus, graph, app, warn)
                 work = Rebuild(log, graph, self.rules, given=self.given, tell=tell, restoring=restoring)
                 await work.begin(resume=options.resume, swap=options.swap)
-                report.resumed = work.continued
+                report.resumed, report.gaps = work.continued, work.gaps
                 if self.to is None and not options.resume:
                     expect(await log.entry_count())
                 collect_less_often()
                 started = SYSTEM_CLOCK.monotonic()
+                before: Sequence[RuleSet] = ()
                 known = work.continued or await self.live.whole.graph_id(app)
                 if options.verify:
                     report.compared = await work.compare()
@@ -184,13 +186,14 @@ class _RebuildWork:
                     await graph.whole.drop(app)  # it is empty, and a swap would make an app of it
                 elif options.swap and (not options.verify or report.same):
                     if self.given is not None:
+                        before = await rule_sets(log, self.rules)
                         report.restated = await work.restate()
                     await work.swap()
                     report.swapped = True
                 if not report.unknown:
                     old, new = (graph, self.live) if report.swapped else (self.live, graph)
                     report.losses = await losses_of(
-                        old, new, log, self.rules, fewer=report.swapped and self.given is None, warn=warn
+                        old, new, log, self.rules, fewer=report.swapped and self.given is None, warn=warn, before=before
                     )
                 report.elapsed_s = SYSTEM_CLOCK.monotonic() - started
                 report.done, report.restored = work.done, work.restored

@@ -33,6 +33,7 @@ async def rollback(app: App, place: SecondPlace, data: Data = None, json: Json =
             rules = logged_rules(settings, log.bus, without_lost=True)
             work = Rebuild(log, graph, rules, tell=tell)
             await work.begin(resume=True, swap=True, kept=True)
+            report.gaps = work.gaps
             started = SYSTEM_CLOCK.monotonic()
             await work.swap()
             report.elapsed_s, report.done, report.swapped = SYSTEM_CLOCK.monotonic() - started, work.done, True

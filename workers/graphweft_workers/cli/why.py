@@ -69,11 +69,10 @@ async def why(
         keys = await work.keys()
         target = target_of(label, key, keys, property=property, relationship=relationship)
         NodeReader(target, keys, log.live, app)  # refuses names that no query can hold
-        found = await work.find(target)
+        found = await work.find(target, exact=not fast)
         read_s = SYSTEM_CLOCK.monotonic() - started
         recorded: RecordResult | None = None
         if found.rows and not fast:
-            work.check_complete(found)
             lines.say(
                 f"{entries_read(found)} in {read_s:.1f} s; {counted(found.rows, 'mutation')} may have written it; "
                 "replaying the events that matter into a second graph"

@@ -72,7 +72,7 @@ async def why(sources: Sources, viewer: Viewer, question: WhyQuestion) -> dict[s
         rules = logged_rules(sources.settings, sources.bus, without_lost=True)
         work = Why(log, rules, limit=_WRITES)
         NodeReader(target, await work.keys(), live, app_id)  # refuses names that no query can hold
-        found = await work.find(target)
+        found = await work.find(target, exact=question.exact)
         recorded: RecordResult | None = None
         if question.exact and found.rows:
             async with scratch_graph(sources.settings, log, rules) as graph:

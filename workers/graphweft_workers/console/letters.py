@@ -90,7 +90,9 @@ async def retry(sources: Sources, viewer: Viewer, question: LetterActionQuestion
 
 async def drop(sources: Sources, viewer: Viewer, question: LetterActionQuestion) -> dict[str, Any]:
     """Delete dead letters: what they stand for never takes effect."""
-    return (await drop_letters(sources.bus, await _changeable(sources, viewer, question))).to_dict()
+    # Who sees one app only must not accept what others have lost.
+    by = f"the token {viewer.token.name}" if viewer.all_apps else None
+    return (await drop_letters(sources.bus, await _changeable(sources, viewer, question), by=by)).to_dict()
 
 
 async def correct_letter(sources: Sources, viewer: Viewer, question: LetterCorrectionQuestion) -> dict[str, Any]:

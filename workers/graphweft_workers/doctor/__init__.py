@@ -414,6 +414,8 @@ async def _archive(settings: Settings) -> list[Check]:
         advice = "check GRAPHWEFT_ARCHIVE_URL, and that this machine may read it"
     elif state.lost:
         advice = "a rebuild from the start is not possible. Trim with `graphweft trim` only, and set no retention"
+        if state.enabled:
+            advice += "; `graphweft archive verify --accept-lost` lets replays and erasures go on without these entries"
         if not state.enabled:
             advice += "; archive the log before (GRAPHWEFT_ARCHIVE_URL, `graphweft run archive`)"
     elif state.to_rebuild:

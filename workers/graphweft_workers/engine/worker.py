@@ -48,7 +48,6 @@ class MutationWorker:
         batch_events: int = 1_000,
         lease_s: float = LEASE_S,
         index_keys: frozenset[tuple[str, str]] = frozenset(),
-        fact_keys: frozenset[tuple[str, str]] = frozenset(),
         quotas: Callable[[str], Quotas] = lambda _: Quotas(),
         obstacle: Obstacle = no_obstacle,
         effects_keep: int = 0,
@@ -57,9 +56,9 @@ class MutationWorker:
     ) -> None:
         """``index_keys`` are (label, property) of indexes for every app's graph, beside those for rules.
 
-        ``fact_keys`` are for apps whose rules ask for facts. ``quotas`` returns the quotas of an app. ``obstacle`` says
-        of an app whose graph is older than the log why the log alone does not help. ``effects_keep`` is how many
-        messages the effects stream keeps; 0: nothing is written to it. The worker closes neither ``bus`` nor ``graph``.
+        ``quotas`` returns the quotas of an app. ``obstacle`` says of an app whose graph is older than the log why the
+        log alone does not help. ``effects_keep`` is how many messages the effects stream keeps; 0: nothing is written
+        to it. The worker closes neither ``bus`` nor ``graph``.
         """
         self.applied_events: int = 0
         self._graph = graph
@@ -92,7 +91,6 @@ class MutationWorker:
             rules=self._rules,
             batch_events=batch_events,
             index_keys=index_keys,
-            fact_keys=fact_keys,
             names=None if measured is None else NameQuota(measured, lambda app_id: quotas(app_id).property_names),
             memory=None
             if measured is None

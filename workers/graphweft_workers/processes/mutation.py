@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from graphweft_workers.apps import Quotas
 from graphweft_workers.engine.worker import MutationWorker
-from graphweft_workers.features.graphrag.safe_cypher import KEYS
 from graphweft_workers.processes.checked_service import CheckedService, folder_rules
 from graphweft_workers.processes.role_metrics import worker_metrics
 from graphweft_workers.processes.service import Service, worker_name
@@ -23,7 +22,7 @@ from graphweft_workers.wiring.rules import logged_rules
 async def open_mutation(settings: Settings) -> AsyncGenerator[Service]:
     """Open a worker, which waits while the graph server is unavailable."""
     async with AsyncExitStack() as stack:
-        bus = make_bus(settings)
+        bus = make_bus(settings, over_gaps=False)  # it must tell a gap from another log
         stack.push_async_callback(bus.aclose)
         rules = await folder_rules(settings, bus)
         graph = make_graph(settings)
@@ -39,7 +38,6 @@ async def open_mutation(settings: Settings) -> AsyncGenerator[Service]:
             name=worker_name(settings),
             batch_events=settings.batch_events,
             lease_s=settings.lease_s,
-            fact_keys=KEYS,
             obstacle=GraphObstacles(bus, graph).of,
             effects_keep=settings.effects_keep,
             quotas=lambda app_id: Quotas() if policies is None else policies.current.of(app_id).quotas,

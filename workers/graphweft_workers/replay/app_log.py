@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_contracts.plurals import counted
 from graphweft_workers.archive.app_part import is_event
-from graphweft_workers.archive.archived_bus import missing_entries
 from graphweft_workers.archive.erasures import Erasures, erasures_in
+from graphweft_workers.archive.log_gaps import LogGap, check_accepted, log_gaps, missing_entries
 from graphweft_workers.archive.preludes import Prelude, folder_of, is_of_prelude, prelude_of, preludes_in
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.engine.log.position_note import PositionNote
@@ -23,11 +21,6 @@ from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import pages
 from graphweft_workers.replay.moments import places_at
 from graphweft_workers.support.timing import TIMING
-
-LACKING: Final = (
-    "entry: it was trimmed and is not in an archive",
-    "entries: they were trimmed and are not in an archive",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,15 +99,14 @@ class AppLog:
                 return behind
             await clock.sleep(step_s)
 
-    async def check_complete(self) -> None:
-        """Raise ``InvalidSettings`` if entries can no longer be read."""
-        for partition, missing in (await missing_entries(self.bus, await self.partitions())).items():
-            if missing:
-                raise InvalidSettings(
-                    f"partition {partition} of the log lacks {counted(missing, *LACKING)}, "
-                    f"so the graph of {self.app_id!r} cannot be rebuilt. If there is an archive, set "
-                    "GRAPHWEFT_ARCHIVE_URL"
-                )
+    async def check_complete(self) -> list[LogGap]:
+        """Raise ``InvalidSettings`` if entries can no longer be read, unless somebody has accepted that they are lost.
+
+        Return those that were accepted: whoever goes on without them says so.
+        """
+        gaps = await log_gaps(self.bus, await self.partitions())
+        check_accepted(gaps, f"the graph of {self.app_id!r} cannot be rebuilt", archived=self.bus.archive is not None)
+        return gaps
 
     async def erasures(self) -> Erasures:
         """Return the erasures that the archive records; none without an archive."""

@@ -14,10 +14,11 @@ from typing import Final
 from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
-from graphweft_workers.archive.archived_bus import archived, missing_entries
+from graphweft_workers.archive.archived_bus import archived
 from graphweft_workers.archive.archiver import archive_now
 from graphweft_workers.archive.erasure import count_entries, count_undecided, erase_entries, erased_offsets
 from graphweft_workers.archive.erasures import alone, begin_erasure, end_erasure
+from graphweft_workers.archive.log_gaps import LogGap, check_accepted, log_gaps, without
 from graphweft_workers.archive.prelude_erasure import erase_restored
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
@@ -53,10 +54,7 @@ _UNDECIDED: Final = (
     "entry without a user stays, in a chat with others",
     "entries without a user stay, in chats with others",
 )
-_TRIMMED: Final = (
-    "entry, which was trimmed before it was archived",
-    "entries, which were trimmed before they were archived",
-)
+_CHATS: Final = "of a chat that began there, what names no user may stay"
 
 
 class Erasure:
@@ -118,7 +116,7 @@ class Erasure:
         app_id = self._subject.app_id
         partitions = await self._log.partitions()
         ends = await self._log.ends()
-        await self._check_complete(partitions)
+        gaps = await self._check_complete(partitions)
         self._tell("wait until the events are applied")
         await self._applied(ends)
         self._tell("archive the log")
@@ -147,7 +145,8 @@ class Erasure:
         await self._purge_caches()
         left += await self._count(partitions)
         undecided = sum([await count_undecided(self._reader, each, self._subject) for each in partitions])
-        note = counted(undecided, *_UNDECIDED) if undecided else ""
+        notes = [counted(undecided, *_UNDECIDED)] * bool(undecided) + [f"{without(gaps)}: {_CHATS}"] * bool(gaps)
+        note = ". ".join(notes)
         if left:
             note = "another process still writes old entries: give the command again"
         archive = PlaceOfRemains(name="archive", found=erased, left=left, note=note, unfinished=left > 0)
@@ -161,19 +160,18 @@ class Erasure:
         # At the end: a snapshot of before may have been written meanwhile, one of later is of what is left.
         return [*places, await self._snapshots(), graph, *dropped]
 
-    async def _check_complete(self, partitions: Sequence[int]) -> None:
-        """Raise ``InvalidSettings`` if the graph could not be made without the user, before anything is erased."""
-        if self._subject.user_id is None or not self._live.whole.can_exchange:
-            return
+    async def _check_complete(self, partitions: Sequence[int]) -> list[LogGap]:
+        """Raise ``InvalidSettings`` if the graph could not be made without the user, before anything is erased.
+
+        Return what the log lacks: nobody can tell whether it was of the subject.
+        """
         log = self._archived()
-        await log.preludes()
-        missing = sum((await missing_entries(log.bus, partitions)).values())
-        if missing:
-            raise InvalidSettings(
-                f"the log of {self._subject.app_id!r} lacks {counted(missing, *_TRIMMED)}, "
-                "so its graph cannot be made again without the user. Nothing was erased: erase the whole "
-                "app, or name the archive that holds them (GRAPHWEFT_ARCHIVE_URL)"
-            )
+        gaps = await log_gaps(log.bus, partitions)
+        if self._subject.user_id is not None and self._live.whole.can_exchange:
+            await log.preludes()
+            graph = f"the graph of {self._subject.app_id!r} cannot be made again without the user; nothing was erased"
+            check_accepted(gaps, graph, archived=True)
+        return gaps
 
     async def _check_rules(self, partitions: Sequence[int]) -> None:
         """Raise ``BusUnavailable`` if events that stay need a lost rule set, before anything is erased."""

@@ -16,6 +16,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.app_part import AppPart, activations_of, app_of_letter
 from graphweft_workers.archive.export_file import PENDING, ExportWriter, GraphState, History, Manifest
+from graphweft_workers.archive.log_gaps import LogGap
 from graphweft_workers.archive.preludes import came_with_prelude, is_of_prelude
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import activation_name, layout_file, letters_file, rules_name
@@ -42,6 +43,8 @@ class ExportResult:
     manifest: Manifest
     sha256: str
     """Identifies the file: the hash of its manifest."""
+    gaps: Sequence[LogGap]
+    """What the file lacks, because the log does, and somebody has accepted as lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +81,7 @@ class Export:
         Raises ``InvalidSettings`` if entries of the log are missing or the app has none, and ``BusUnavailable`` if the
         workers do not apply all events of the app within the time, also because there are always new ones.
         """
-        await self._log.check_complete()
+        gaps = await self._log.check_complete()
         preludes = await self._log.preludes()
         basis = await read_basis(self._live, self._app_id)
         if basis.rules != logged_basis(await self._log.bus.rules.activations(), self._app_id):
@@ -110,7 +113,7 @@ class Export:
             graphweft=self._version, app=self._app_id, time=self._clock.now(), graph=state, histories=histories,
             members=writer.members,
         )  # fmt: skip
-        return ExportResult(manifest=manifest, sha256=writer.finish(manifest))
+        return ExportResult(manifest=manifest, sha256=writer.finish(manifest), gaps=gaps)
 
     async def _at_rest(self) -> _Rest:
         until = self._clock.monotonic() + self._wait_s

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from graphweft_rules import RuleSet
-from graphweft_workers.engine.plan.core_schema import CORE_KEYS
+from graphweft_workers.engine.plan.core_schema import CORE_KEYS, FACT_KEYS
 from graphweft_workers.ports.graph_store import GraphStore, SchemaItem
 
 _NAMED: Final = 20
@@ -76,7 +76,8 @@ def _labels_of_packs(sets: Iterable[RuleSet]) -> frozenset[str]:
 
 def _indexes_for(rules: RuleSet) -> frozenset[SchemaItem]:
     """Return the indexes that a graph may get for a rule set, without its packs."""
-    keys = {SchemaItem(kind="range index", label=label, properties=(name,)) for label, name in rules.keys | CORE_KEYS}
+    wanted = rules.keys | CORE_KEYS | (FACT_KEYS if rules.asks_for_facts else frozenset[tuple[str, str]]())
+    keys = {SchemaItem(kind="range index", label=label, properties=(name,)) for label, name in wanted}
     search = {
         SchemaItem(kind=f"{index.kind} index", label=index.label, properties=index.properties)
         for index in rules.search_indexes

@@ -8,7 +8,7 @@ one, the log says so; see ``restatement``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,6 +17,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.rules_log import Activation, newest, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_workers.archive.joins import has_rebuilt, to_rebuild
+from graphweft_workers.archive.log_gaps import LogGap
 from graphweft_workers.archive.preludes import Prelude, is_of_prelude
 from graphweft_workers.engine.log.ledger_reader import ledger_by_other_rules
 from graphweft_workers.engine.plan.digest import Digest, read_digest
@@ -105,6 +106,8 @@ class Rebuild:
         """Whether an earlier rebuild has left something in the new graph."""
         self.restored = 0
         """Events with mutations that came from a snapshot."""
+        self.gaps: Sequence[LogGap] = ()
+        """What the log lacks, and somebody has accepted as lost; of ``begin``."""
         self.done: dict[int, ReplayStep] = {}
         """How far each partition is, and each one of a prelude, under the number of its checkpoint."""
 
@@ -123,7 +126,7 @@ class Rebuild:
             )
         if swap and self._run_id != await self._live.check():
             raise InvalidSettings("--swap: both graphs must be on one server: leave out --into")
-        await self._log.check_complete()
+        self.gaps = await self._log.check_complete()
         if self._graph.whole.rewrites:
             given = [self._given] if self._given is not None else await rule_sets(self._log, self._rules)
             await check_second_queries(self._graph, given)

@@ -73,7 +73,6 @@ def replay_state(
         rules=rules,
         batch_events=batch_events,
         index_keys=index_keys,
-        fact_keys=frozenset(),
         quarantine=False,
     )
 

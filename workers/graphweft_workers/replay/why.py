@@ -11,19 +11,17 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, override
 
 from msgspec.structs import replace
 
-from graphweft_contracts import InvalidSettings
-from graphweft_contracts.plurals import counted
 from graphweft_rules.cypher.mutation_summary import EMPTY, MutationSummary
 from graphweft_rules.cypher.node_writes import NodeTarget, NodeWriters, Slice
 from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.cypher.read_write_sets import summary_of
-from graphweft_workers.archive.archived_bus import missing_entries
+from graphweft_workers.archive.log_gaps import LogGap, check_accepted, log_gaps
 from graphweft_workers.engine.log.duplicates import Identity, RecentEvents
 from graphweft_workers.engine.log.effect_ledger import EffectLedger
 from graphweft_workers.engine.log.ledger_reader import ledger_as_lived
@@ -31,7 +29,7 @@ from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.log.series import SeriesPlace
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after, offset_order
-from graphweft_workers.replay.app_log import LACKING, AppLog
+from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.matched_log import RulesReader
 from graphweft_workers.replay.node_state import NodeReader, State, alike
 from graphweft_workers.replay.recording import Recording, RecordResult, Writer, writer_of
@@ -52,8 +50,8 @@ class LogFindings:
     rows: int = 0
     """Rows that may have written the target."""
     newest: deque[Writer] = field(default_factory=deque[Writer])
-    lost: int = 0
-    """Entries of the log that were trimmed."""
+    gaps: Sequence[LogGap] = ()
+    """Entries of the log that can no longer be read."""
     ends: Mapping[int, str] = field(default_factory=dict[int, str])
     """Where the live graph stands."""
 
@@ -96,12 +94,19 @@ class Why:
             found |= each.keys.union(*(part.cypher.keys for pack in each.packs for part in pack.mutations))
         return found
 
-    async def find(self, target: NodeTarget) -> LogFindings:
-        """Read the log up to where the live graph stands. Raises ``BusUnavailable`` and ``GraphUnavailable``."""
+    async def find(self, target: NodeTarget, *, exact: bool) -> LogFindings:
+        """Read the log up to where the live graph stands.
+
+        With ``exact``, raise ``InvalidSettings`` if the log lacks entries, unless somebody has accepted that they are
+        lost. Raises ``BusUnavailable`` and ``GraphUnavailable``.
+        """
         await self._rules.refresh()
         writers = self._writers(target)
         found = LogFindings(ends=await self._ends(), newest=deque(maxlen=self._limit))
-        found.lost = sum((await missing_entries(self._log.bus, found.ends)).values())
+        found.gaps = await log_gaps(self._log.bus, found.ends)
+        if exact:
+            impossible = "no replay can tell what the node was. Give --fast for the events that may have written it"
+            check_accepted(found.gaps, impossible, archived=self._log.bus.archive is not None)
         for partition, end in found.ends.items():
             passed_over = self._passed_over[partition] = await ledger_as_lived(self._log.bus, partition)
             reader = RulesReader(partition=partition, app_id=self._app_id, rules=self._rules, passed_over=passed_over)
@@ -135,21 +140,11 @@ class Why:
         self._cyphers.setdefault(cypher.statement, cypher)
         return self._statements.setdefault(cypher.statement, len(self._statements))
 
-    def check_complete(self, found: LogFindings) -> None:
-        """Raise ``InvalidSettings`` if the log lacks entries."""
-        if found.lost:
-            raise InvalidSettings(
-                f"the log lacks {counted(found.lost, *LACKING)}, so no replay can "
-                "tell what the node was. Give --fast for the events that may have written it, or set "
-                "GRAPHWEFT_ARCHIVE_URL if there is an archive"
-            )
-
     async def record(self, target: NodeTarget, graph: GraphStore, found: LogFindings) -> RecordResult:
         """Replay into ``graph``, which is empty, and record the changes of the target.
 
-        Raises ``InvalidSettings`` if the log lacks its beginning; ``BusUnavailable`` and ``GraphUnavailable``.
+        ``found`` is what ``find`` found with ``exact``. Raises ``BusUnavailable`` and ``GraphUnavailable``.
         """
-        self.check_complete(found)
         result = RecordResult(newest=deque(maxlen=self._limit))
         result.unseen = max(0, found.rows - len(self._singles))
         keys = await self.keys()

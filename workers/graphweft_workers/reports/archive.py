@@ -37,6 +37,8 @@ class ArchiveCheck:
             yield from _others(len(self.partitions))
         else:
             yield "the archive is empty"
+        for gap in [gap for each in self.partitions for gap in each.accepted][:_MOST_FAULTS]:
+            yield f"lacks {gap}"
         yield from map(Notice, self.faults[:_MOST_FAULTS])
         if (more := len(self.faults) - _MOST_FAULTS) > 0:
             yield Notice(f"and {counted(more, 'other fault')}: run `graphweft archive verify --json`")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from graphweft_contracts import DeadLetter, wire
 from graphweft_contracts.plurals import counted
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.reports.report import Part
+
+if TYPE_CHECKING:  # the bus answers before what replays is loaded
+    from graphweft_workers.archive.log_gaps import LogGap
 
 MOST_LETTERS: Final = 1_000_000_000
 """More dead letters than there can be."""
@@ -88,6 +91,10 @@ class LetterChanges:
     """Letters that stay, each with the reason."""
     unknown: Sequence[str] = ()
     """Ids that no letter has."""
+    accepted: Sequence[LogGap] = ()
+    """What was accepted as lost, because a letter said that events are gone."""
+    unrecorded: bool = False
+    """Whether nothing could be accepted as lost, because there is no archive to record it."""
 
     @property
     def exit_code(self) -> int | None:
@@ -97,12 +104,21 @@ class LetterChanges:
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, for JSON."""
         kept = [{"id": letter_id, "why": why} for letter_id, why in self.kept]
-        return {self.what: self.done, "left": len(kept), "kept": kept, "unknown": list(self.unknown)}
+        lost = [{"partition": each.partition, "first": each.first, "last": each.last} for each in self.accepted]
+        accepted = {"accepted": lost} if lost else {}
+        return {self.what: self.done, "left": len(kept), "kept": kept, "unknown": list(self.unknown)} | accepted
 
     def parts(self) -> Iterator[Part]:
         """Yield it for people."""
         stay = f"; {counted(len(self.kept), 'letter stays', 'letters stay')}" if self.kept else ""
         yield counted(self.done, *_DONE[self.what]) + stay
+        for gap in self.accepted:
+            yield f"{gap}: replays and erasures go on without what the log lacks there"
+        if self.unrecorded:
+            yield (
+                "without GRAPHWEFT_ARCHIVE_URL nothing records that you accept the loss: replays and erasures still "
+                "refuse a log that lacks entries"
+            )
         for letter_id, why in self.kept:
             yield f"{letter_id} stays: {why}"
         if self.unknown:
@@ -122,15 +138,27 @@ async def retry_letters(
     return await _change_each(bus, "retried", ids, unknown, change)
 
 
-async def drop_letters(bus: Bus, ids: Iterable[str], unknown: Sequence[str] = ()) -> LetterChanges:
-    """Delete letters; see ``engine.retries.drop``. Raises ``BusUnavailable``."""
+async def drop_letters(bus: Bus, ids: Iterable[str], unknown: Sequence[str] = (), *, by: str | None) -> LetterChanges:
+    """Delete letters; see ``engine.retries.drop``. Raises ``BusUnavailable``.
+
+    With a letter of events that are gone from the log, ``by`` accepts the loss of all that its partition lacks now, of
+    whichever apps; None: somebody who must not.
+    """
+    from graphweft_workers.archive.log_gaps import accept_gaps
     from graphweft_workers.engine.failures.retries import drop
 
+    accepted: list[LogGap] = []
+    trimmed: set[int] = set()
+
     async def change(letter: DeadLetter) -> tuple[int, str | None]:
+        if by is not None and letter.reason == "trimmed" and letter.partition not in trimmed:
+            trimmed.add(letter.partition)
+            accepted.extend([] if bus.archive is None else await accept_gaps(bus, [letter.partition], by=by))
         why = await drop(bus, letter)
         return int(why is None), why
 
-    return await _change_each(bus, "dropped", ids, unknown, change)
+    done = await _change_each(bus, "dropped", ids, unknown, change)
+    return replace(done, accepted=accepted, unrecorded=bool(trimmed) and bus.archive is None)
 
 
 async def _change_each(

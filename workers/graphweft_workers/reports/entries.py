@@ -1,4 +1,4 @@
-"""What an entry of the log is to a worker: an event, a retry, an activation of rules, a drop, or invalid."""
+"""What an entry of the log is to a worker: an event, a retry, an activation of rules, a drop, erased, or invalid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PREVIEW: Final = 60
 _FAULT: Final = 200
 _LISTED: Final = 3
 
-type Kind = Literal["event", "retry", "activation", "drop", "invalid"]
+type Kind = Literal["event", "retry", "activation", "drop", "erased", "invalid"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +99,9 @@ class DecodedEntry:
             what = "the event" if self.dropped.rule is None else f"{self.dropped.rule}/{self.dropped.mutation}"
             names = (self.dropped.app_id or "-", "-", "dead_letter.dropped", "-")
             marks.append(f"[drop of {what} at {', '.join(self.dropped.offsets[:_LISTED]) or 'trimmed events'}]")
+        elif self.kind == "erased":
+            names = ("-", "-", "-", "-")
+            marks.append("[erased]")
         else:
             names = ("-", "-", "-", "-")
             marks.append(f"[cannot be decoded: {short(self.fault, _FAULT)}]")
@@ -111,6 +114,8 @@ class DecodedEntry:
 
 def see(partition: int, entry: Entry, activations: Sequence[Activation]) -> DecodedEntry:
     """Decode an entry. ``activations`` are all activations of the bus, in order."""
+    if entry.erased:
+        return DecodedEntry(partition=partition, entry=entry, kind="erased")
     note = ""
     if wire.ACTIVATION in entry.fields:
         number = announced(entry.fields)

@@ -195,6 +195,8 @@ def _state(seen: DecodedEntry, effect: EntryEffect) -> str:
         return "workers and responders follow it; it writes nothing" if not seen.note else "no effect"
     if seen.kind == "drop":
         return "it records a dropped dead letter; it writes nothing"
+    if seen.kind == "erased":
+        return "it was erased; it writes nothing"
     checkpoint = "" if effect.checkpoint is None else f"the graph's checkpoint is at {effect.checkpoint or 'the start'}"
     match effect.state:
         case "applied":

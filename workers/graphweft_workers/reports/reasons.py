@@ -79,6 +79,9 @@ class Reasons:
         if self.fate.seen.kind == "drop":
             yield "nothing: the entry records a dropped dead letter; it is not an event"
             return
+        if self.fate.seen.kind == "erased":
+            yield "nothing: the entry was erased, and nothing is left of it"
+            return
         if self.fate.seen.event is None:
             yield f"nothing: the entry cannot be decoded: {self.fate.seen.fault}"
             return

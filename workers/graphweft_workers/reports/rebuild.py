@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,8 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.reports.report import Part
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
+    from graphweft_rules import RuleSet
+    from graphweft_workers.archive.log_gaps import LogGap
     from graphweft_workers.ports.graph_store import GraphStore
     from graphweft_workers.replay.app_log import AppLog
     from graphweft_workers.replay.graph_losses import GraphLosses
@@ -20,14 +22,19 @@ if TYPE_CHECKING:  # the bus answers before what replays is loaded
 
 
 async def losses_of(
-    old: GraphStore, new: GraphStore, log: AppLog, rules: ActiveRules, *, fewer: bool, warn: Callable[[str], None]
-) -> GraphLosses | None:
-    """Return what the new graph lacks; None if that cannot be read, which ``warn`` gets: the work is done."""
+    old: GraphStore, new: GraphStore, log: AppLog, rules: ActiveRules, *, fewer: bool, warn: Callable[[str], None],
+    before: Iterable[RuleSet] = (),
+) -> GraphLosses | None:  # fmt: skip
+    """Return what the new graph lacks; None if that cannot be read, which ``warn`` gets: the work is done.
+
+    ``before`` are rule sets that the log named before the past was restated, and that made indexes in the old graph.
+    """
     from graphweft_workers.replay.graph_losses import find_losses
     from graphweft_workers.replay.second_queries import rule_sets
 
     try:
-        return await find_losses(old, new, log.app_id, await rule_sets(log, rules), fewer=fewer)
+        sets = [*before, *await rule_sets(log, rules)]
+        return await find_losses(old, new, log.app_id, sets, fewer=fewer)
     except GraphweftError as error:
         warn(f"it is not known what the new graph of {log.app_id!r} lacks: {error}")
         return None
@@ -43,6 +50,8 @@ class RebuildReport:
     done: Mapping[int, ReplayStep] = field(default_factory=dict[int, "ReplayStep"])
     restored: int = 0
     """Events that came from a snapshot."""
+    gaps: Sequence[LogGap] = ()
+    """What the log lacks, and somebody has accepted as lost."""
     elapsed_s: float = 0.0
     verify: bool = False
     compared: DigestComparison | None = None
@@ -100,6 +109,7 @@ class RebuildReport:
             "restored": self.restored,
             "swapped": self.swapped,
             "unknown": self.unknown,
+            "lost": sum(each.entries for each in self.gaps),
         }
         if self.given:
             found |= {"rules": self.given, "active": self.active}
@@ -177,6 +187,10 @@ class RebuildReport:
     def warnings(self) -> Iterator[str]:
         """Yield what to know of the graph, whoever reads the result."""
         app = self.app
+        if self.gaps:
+            from graphweft_workers.archive.log_gaps import without
+
+            yield without(self.gaps)
         if not self.events and not self.restored and not self.resumed:
             yield (
                 f"no event of the app {app!r} in the log matches a rule"

@@ -42,7 +42,7 @@ class WhyReport:
             "property": self.target.property,
             "relationship": self.target.relationship,
             "entries": self.found.entries,
-            "lost": self.found.lost,
+            "lost": sum(each.entries for each in self.found.gaps),
             "may_have_written": self.found.rows,
             "exact": self.recorded is not None or not self.found.rows,
             "total": self.found.rows if self.recorded is None else self.recorded.changed,
@@ -147,8 +147,9 @@ def _target_text(target: NodeTarget) -> str:
 
 
 def _notices(found: LogFindings, recorded: RecordResult | None) -> Iterator[Part]:
-    if found.lost:
-        yield Notice(f"The log lacks {counted(found.lost, 'entry')}: events in them are not counted.")
+    if found.gaps:
+        lost = "; ".join(map(str, found.gaps))
+        yield Notice(f"The log lacks {lost}: events in them are not counted.")
     if recorded is None:
         return
     if recorded.unseen:

@@ -424,7 +424,7 @@ ARCHIVE_BEHIND: Final = GaugeMetric(
 )  # fmt: skip
 ARCHIVE_LOST: Final = GaugeMetric(
     name="graphweft_archive_lost_events",
-    text="Entries of the log that were trimmed before they were archived.",
+    text="Entries of the log that were trimmed before they were archived, and that nobody has accepted as lost.",
 )  # fmt: skip
 RULE_SETS: Final = GaugeMetric(
     name="graphweft_rule_sets_active",

@@ -35,7 +35,9 @@ class ArchiveState:
     held_by: Mapping[str, int] = field(default_factory=dict[str, int])
     """Other entries on the bus, by the reader that is the furthest behind in their partition."""
     lost: int = 0
-    """Entries that were trimmed before they were archived."""
+    """Entries that were trimmed before they were archived, unless somebody has accepted that they are lost."""
+    accepted: int = 0
+    """Entries that somebody has accepted as lost."""
     breaks: Sequence[str] = ()
     """How the bus does not continue the archive; such a partition is not archived any more."""
     to_rebuild: Sequence[str] = ()
@@ -52,12 +54,17 @@ class ArchiveState:
             return f"no archive; {lost}" if self.lost else "no archive"
         if self.error:
             return f"archive: not known: {self.error}"
-        parts = [f"{counted(self.behind, 'entry')} behind" if self.behind else "up to date"]
-        parts.append(f"{counted(self.trimmable, 'entry')} on the bus can be trimmed")
+        parts = [f"{counted(self.behind, 'entry')} behind"] if self.behind else []
+        if not self.breaks:
+            parts = parts or ["up to date"]
+        if self.trimmable or not self.breaks:
+            parts.append(f"{counted(self.trimmable, 'entry')} on the bus can be trimmed")
         if self.held_by:
             parts.append("others wait for " + ", ".join(f"{name} ({n:,})" for name, n in sorted(self.held_by.items())))
         if self.lost:
             parts.append(lost)
+        if self.accepted:
+            parts.append(counted(self.accepted, "entry is accepted as lost", "entries are accepted as lost"))
         if self.to_rebuild:
             names = ", ".join(self.to_rebuild[:_MOST_NAMES]) + (", …" if len(self.to_rebuild) > _MOST_NAMES else "")
             parts.append(f"graphs that may lack events since the bus had lost its end: {names}")
@@ -79,13 +86,15 @@ async def archive_state(settings: Settings, bus: Bus, partitions: Sequence[Parti
     try:
         groups = {name: await _status(bus, name) for name in (channels.MUTATION_GROUP, *jobs.groups(settings))}
         reader = ArchiveReader(make_archive(settings))
-        found = await _progress(reader, bus, partitions, groups)
+        await reader.partitions()  # one listing for all
         rebuild = await to_rebuild(make_archive(settings))
         async with contextlib.aclosing(make_bus(settings, archived=False)) as alone:
-            broken = await breaks(alone, reader, partitions)
+            broken = {each.id: why for each in partitions if (why := await breaks(alone, reader, [each]))}
+        found = await _progress(reader, bus, [each for each in partitions if each.id not in broken], groups)
     except Transient as error:
         return ArchiveState(enabled=True, error=" ".join(str(error).split()))
-    return ArchiveState(enabled=True, breaks=broken, to_rebuild=rebuild, **found)
+    faults = [each for number in broken for each in broken[number]]
+    return ArchiveState(enabled=True, breaks=faults, to_rebuild=rebuild, **found)
 
 
 async def _progress(
@@ -94,18 +103,24 @@ async def _progress(
     partitions: Sequence[PartitionStatus],
     groups: Mapping[str, Sequence[PartitionStatus]],
 ) -> Mapping[str, Any]:
-    """Return the numbers of ``ArchiveState``; ``groups`` are the other readers of the bus. Lists the archive once.
+    """Return the numbers of ``ArchiveState`` for partitions that continue the archive.
+
+    ``groups`` are the other readers of the bus.
 
     Raises ``ArchiveUnavailable``.
     """
-    await reader.partitions()
-    behind = trimmable = lost = 0
+    from graphweft_workers.archive.log_gaps import LogGap, accepted_gaps, gaps_of_archive, split_by
+
+    behind = trimmable = lost = accepted = 0
     held_by: dict[str, int] = {}
     for each in partitions:
         archived = bus.offsets.entries_up_to(await reader.end(each.id))
-        gaps = await reader.gaps(each.id)
-        lost += sum(max(0, min(gap.last, each.trimmed) - gap.first + 1) for gap in gaps)
-        lost += max(0, each.trimmed - archived)
+        gaps = gaps_of_archive(each.id, await reader.gaps(each.id), each.trimmed)
+        if each.trimmed > archived:
+            gaps.append(LogGap(partition=each.id, first=archived + 1, last=each.trimmed))
+        for gap in split_by(await accepted_gaps(reader.blobs, each.id), gaps) if gaps else ():
+            lost += 0 if gap.accepted else gap.entries
+            accepted += gap.entries if gap.accepted else 0
         behind += max(0, each.written - max(archived, each.trimmed))
         done = {_ARCHIVE: archived}
         for name, statuses in groups.items():
@@ -116,7 +131,7 @@ async def _progress(
         trimmable += max(0, done[held] - each.trimmed)
         if waiting := each.written - max(done[held], each.trimmed):
             held_by[held] = held_by.get(held, 0) + waiting
-    return {"behind": behind, "trimmable": trimmable, "held_by": held_by, "lost": lost}
+    return {"behind": behind, "trimmable": trimmable, "held_by": held_by, "lost": lost, "accepted": accepted}
 
 
 async def _status(bus: Bus, group: str) -> Sequence[PartitionStatus]:

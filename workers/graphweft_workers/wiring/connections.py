@@ -37,8 +37,12 @@ def new_layout(settings: Settings) -> Layout:
     return Layout(partitions=settings.partitions, order=settings.order)
 
 
-def make_bus(settings: Settings, *, group: str = channels.MUTATION_GROUP, archived: bool = True) -> Bus:
+def make_bus(
+    settings: Settings, *, group: str = channels.MUTATION_GROUP, archived: bool = True, over_gaps: bool = True
+) -> Bus:
     """Return the bus for a group of readers. With ``archived``, trimmed entries come from the archive if there is one.
+
+    ``over_gaps``: see ``archive.archived_bus.archived``.
 
     Entries are judged by their partitions and by the keys of the settings. Only what writes the archive, and what
     trims, asks for the bus alone, whose entries nobody judges.
@@ -47,7 +51,7 @@ def make_bus(settings: Settings, *, group: str = channels.MUTATION_GROUP, archiv
         from graphweft_workers.archive import archived_bus
 
         alone = make_bus(settings, group=group, archived=False)
-        return judged_bus(settings, archived_bus.archived(alone, make_archive(settings)))
+        return judged_bus(settings, archived_bus.archived(alone, make_archive(settings), over_gaps=over_gaps))
     options = BusOptions(group=group, new=new_layout(settings), lease_s=settings.lease_s, own=settings.driver_options)
     driver = bus_driver(settings.bus)
     with _needed(driver, "GRAPHWEFT_BUS_URL"):

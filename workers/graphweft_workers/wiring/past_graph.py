@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from graphweft_contracts import ContextReply, ContextRequest, InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
+from graphweft_workers.archive.log_gaps import LogGap
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.histories import replay_preludes
 from graphweft_workers.replay.past import find_past
@@ -49,12 +50,15 @@ class PastGraph:
     """How many of them came from a snapshot."""
     done: Mapping[int, ReplayStep]
     """What the replay of each partition did."""
+    gaps: Sequence[LogGap]
+    """What the log lacks, and somebody has accepted as lost."""
 
     def as_json(self) -> dict[str, Any]:
         """Return what ``--json`` says about it."""
         return {"time": self.time.isoformat(), "positions": list(self.positions)} | {
             "events": self.events,
             "restored": self.restored,
+            "lost": sum(each.entries for each in self.gaps),
         }
 
     async def context(self, settings: Settings, fields: Mapping[str, Any]) -> ContextReply:
@@ -102,7 +106,7 @@ async def replay_past(
     """
     app = log.app_id
     past = await find_past(log, when)
-    await log.check_complete()
+    gaps = await log.check_complete()
     preludes = await log.preludes()
     if preludes and past.time < preludes[0].restored:
         raise InvalidSettings(
@@ -133,4 +137,5 @@ async def replay_past(
             events=restored + sum(each.events for each in done.values()),
             restored=restored,
             done=done,
+            gaps=gaps,
         )

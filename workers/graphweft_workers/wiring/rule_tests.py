@@ -55,11 +55,8 @@ class RuleTestServer:
     def worker(self, rules: RuleSet) -> MutationWorker:
         """Return a mutation worker with these rules; run it as a task."""
         from graphweft_workers.engine.worker import MutationWorker
-        from graphweft_workers.features.graphrag.safe_cypher import KEYS
 
-        return MutationWorker(
-            self.bus, self.graph, rules, name="test", batch_events=self._settings.batch_events, fact_keys=KEYS
-        )
+        return MutationWorker(self.bus, self.graph, rules, name="test", batch_events=self._settings.batch_events)
 
     def pipeline(self, rules: RuleSet, clock: Clock) -> ContextPipeline:
         """Return a pipeline for requests at the time of ``clock``; close it. It has no embedder."""

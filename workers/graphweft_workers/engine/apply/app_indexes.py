@@ -13,7 +13,7 @@ from graphweft_rules import RuleSet
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.matching.pack import Pack
 from graphweft_workers.engine.log.read import LoggedEvent
-from graphweft_workers.engine.plan.core_schema import CORE_KEYS
+from graphweft_workers.engine.plan.core_schema import CORE_KEYS, FACT_KEYS
 from graphweft_workers.ports.graph_store import PartitionGraph
 
 
@@ -36,13 +36,10 @@ class AppIndexes:
     the indexes of all rules on the labels that its workflows write, and the search indexes that any rule names on them.
     """
 
-    def __init__(
-        self, graph: PartitionGraph, index_keys: frozenset[tuple[str, str]], fact_keys: frozenset[tuple[str, str]]
-    ) -> None:
-        """``index_keys`` are for every app; ``fact_keys`` for apps with rules of which any asks for facts."""
+    def __init__(self, graph: PartitionGraph, index_keys: frozenset[tuple[str, str]]) -> None:
+        """``index_keys`` are for every app, beside those of the core schema."""
         self._graph = graph
         self._index_keys = CORE_KEYS | index_keys
-        self._fact_keys = fact_keys
         self._apps: BoundedDict[str, _Of] = BoundedDict()
 
     def forget(self, app_id: str) -> None:
@@ -80,7 +77,7 @@ class AppIndexes:
             self._apps[app_id] = app
 
     def _keys(self, rules: RuleSet, name: str | None) -> frozenset[tuple[str, str]]:
-        facts = self._fact_keys if rules.asks_for_facts else frozenset[tuple[str, str]]()
+        facts = FACT_KEYS if rules.asks_for_facts else frozenset[tuple[str, str]]()
         if name is None or rules.problem(name) is not None:
             return facts
         workflow = rules.workflows[name]

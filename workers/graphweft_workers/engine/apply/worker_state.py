@@ -36,8 +36,6 @@ class WorkerState:
     batch_events: int
     index_keys: frozenset[tuple[str, str]]
     """(label, property) of the indexes that every app's graph gets, beside those of its rules."""
-    fact_keys: frozenset[tuple[str, str]]
-    """The same, for apps whose rules ask for facts."""
     effects: EffectReporter | None = None
     """Says what took effect; None while the settings ask for no effects stream, and in a replay."""
     purges: RecordLog | None = None
@@ -65,6 +63,6 @@ class WorkerState:
             memory=self.memory, clock=self.clock, timing=self.timing,
         )  # fmt: skip
         self.costs = AppCosts(self.clock, self.timing.costs)
-        self.indexes = AppIndexes(self.graph, self.index_keys, self.fact_keys)
+        self.indexes = AppIndexes(self.graph, self.index_keys)
         self.strikes = Strikes()
         self.seals = Seals(self.graph, self.clock, self.timing)

@@ -435,7 +435,8 @@ def letter_of_lost(
         "lacks, and run `graphweft rebuild --app APP --swap` for each app; or drop this letter to accept the loss"
         if again
         else f"the bus trimmed {gone} after this position, {until}, before they were read: their effects are missing. "
-        "Keep more of the log, or add workers; emit the events again if you have them"
+        "Keep more of the log, or add workers; emit the events again if you have them; to accept the loss, drop this "
+        "letter"
     )
     return DeadLetter(
         id=f"{partition}:{after or '0'}:trimmed" + (f":{app_id}" if app_id else ""),

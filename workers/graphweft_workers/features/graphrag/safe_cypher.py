@@ -37,19 +37,6 @@ RELATIONSHIPS: Final = ("REFERENCES", "CONTAINS", "MENTIONS", "DEPENDS_ON", "REL
 """The types that are followed, in both directions."""
 _ENTITY: Final = "Entity"
 _DOCUMENT: Final = "Document"
-KEYS: Final = frozenset(
-    {
-        (_ENTITY, "id"),
-        (_ENTITY, "name"),
-        (_ENTITY, "name_key"),
-        (_DOCUMENT, "id"),
-        (_DOCUMENT, "name"),
-        ("Chunk", "id"),
-        (EPISODE, "id"),
-        (MEMORY_LABEL, "id"),
-    }
-)
-"""(label, property) of lookups, which need an index: for ``GraphStore.prepare``."""
 LONGEST: Final = 1_500
 """Limit of characters in a returned description or fact."""
 LONGEST_NAME: Final = 500

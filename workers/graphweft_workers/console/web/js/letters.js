@@ -105,11 +105,12 @@ export function show(root, { app, session, signal }) {
   }
 
   async function change(name) {
-    if (name === "drop" && !confirm(`Drop ${chosen.size} dead letters? What they stand for never takes effect.`)) return;
+    if (name === "drop" && !confirm(`Drop ${chosen.size} dead letters? What they stand for never takes effect, and the reason trimmed accepts a loss.`)) return;
     try {
       const found = await ask(`letters/${name}`, { app, ids: [...chosen] }, { signal });
       const done = name === "retry" ? `${counted(found.retried, "event is", "events are")} back on the bus.` : `${counted(found.dropped, "dead letter is", "dead letters are")} dropped.`;
-      fill(problem, note(`${done}${found.kept.length ? ` ${found.kept.length} stay: ${found.kept.map((each) => `${each.id}: ${each.why}`).join("; ")}` : ""}`, found.kept.length ? "warn" : ""));
+      const lost = (found.accepted ?? []).map((each) => ` Entries ${each.first} to ${each.last} of partition ${each.partition} are accepted as lost: replays and erasures go on without them.`).join("");
+      fill(problem, note(`${done}${lost}${found.kept.length ? ` ${found.kept.length} stay: ${found.kept.map((each) => `${each.id}: ${each.why}`).join("; ")}` : ""}`, found.kept.length ? "warn" : ""));
       announce(done);
       await load();
     } catch (error) {

@@ -134,6 +134,7 @@ function preview(event) {
 function stateOf(event) {
   if (event.letter) return tag("dead letter", "bad");
   if (event.kind === "activation") return tag("rules active", "");
+  if (event.kind === "erased") return tag("erased", "");
   if (event.parked && event.state === "waiting") return tag(`parked: ${event.parked}`, "bad");
   const failed = (event.matched ?? []).filter((each) => each.letter).length;
   if (failed) return tag(failed === event.matched.length ? "dead letter" : `${failed} of ${event.matched.length} are dead letters`, "bad");

@@ -109,7 +109,7 @@ function more(found, name) {
 function archive(state) {
   if (!state.enabled) return state.lost ? `No archive. ${counted(state.lost, "entry was", "entries were")} trimmed.` : "No archive.";
   if (state.error) return `Not known: ${state.error}`;
-  return `${state.behind ? `${counted(state.behind, "entry", "entries")} behind` : "Up to date"}; ${counted(state.trimmable, "entry", "entries")} on the bus can be trimmed.${state.lost ? ` ${counted(state.lost, "was trimmed before it was", "were trimmed before they were")} archived.` : ""}`;
+  return `${state.behind ? `${counted(state.behind, "entry", "entries")} behind` : "Up to date"}; ${counted(state.trimmable, "entry", "entries")} on the bus can be trimmed.${state.accepted ? ` ${counted(state.accepted, "entry is", "entries are")} accepted as lost.` : ""}${state.lost ? ` ${counted(state.lost, "was trimmed before it was", "were trimmed before they were")} archived.` : ""}`;
 }
 
 function bytes(number) {

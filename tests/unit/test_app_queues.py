@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -14,14 +15,15 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from tests.services.virtual_time import VIRTUAL, VirtualClock, run
 
-from graphweft_contracts import GraphUnavailable
+from graphweft_contracts import Event, GraphUnavailable
 from graphweft_workers.engine.apply.app_queue import AppQueue, Parking, QueuedBatch, RereadPage, State
 from graphweft_workers.engine.apply.app_queues import AppQueues
 from graphweft_workers.engine.apply.strikes import Strikes
 from graphweft_workers.engine.apply.write_budget import SlowWrites
 from graphweft_workers.engine.failures.skips import Skips
 from graphweft_workers.engine.log.position_note import PositionNote
-from graphweft_workers.ports.event_log import CommittedPosition
+from graphweft_workers.engine.log.read import Skip
+from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.rule_sets.lost_rules import RulesLost
 from graphweft_workers.support.timing import QueueTiming
 
@@ -251,6 +253,32 @@ async def test_a_parked_app_reads_again_what_was_taken_beyond_the_position_of_al
     queues.give({}, {}, at(70), {"p": at(65)}, {"p"})
     await queues.drain()
     assert writer.ranges[3:] == [("50", "70")]
+    await queues.aclose()
+
+
+class Skipping(Writer):
+    """What its apps read again is left out by the rules."""
+
+    async def reread(self, app_id: str, parking: Parking, given: CommittedPosition) -> RereadPage:
+        skip = Skip(
+            entry=Entry(offset=given.offset, fields={}, received=datetime(2026, 1, 1, tzinfo=UTC)),
+            event=Event.create("order.placed", app_id=app_id, chat_id="c", data={}),
+            reason="skipped",
+            message="",
+        )
+        return RereadPage(QueuedBatch(start=parking.position, skips=[skip]), given)
+
+    async def apply(self, app_id: str, events: Sequence[Any]) -> None:
+        assert events
+
+
+async def test_a_parked_app_goes_on_if_all_that_it_reads_again_is_skipped() -> None:
+    queues = queues_of(Skipping())
+    queues.park("p")
+    queues.give({}, {}, at(5), {}, frozenset({"p"}))
+    await VIRTUAL.sleep(10)
+    assert not queues.parked
+    assert queues.floor == at(5)
     await queues.aclose()
 
 

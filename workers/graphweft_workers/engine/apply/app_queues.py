@@ -330,6 +330,8 @@ class AppQueues:
 
     async def _apply(self, queue: AppQueue) -> None:
         events = [event for batch in queue.applying for event in batch.events]
+        if not events:  # what a parked app has read again may be skips alone
+            return
         reached = await self._writer.apply(queue.app_id, events)
         if reached is not None:
             self._reached[queue.app_id] = reached.offset

@@ -16,6 +16,7 @@ from graphweft_rules.files.findings import errors
 from graphweft_workers.archive.preludes import is_of_prelude, prelude_of, preludes_in, restored_apps
 from graphweft_workers.engine.apply.older_graph import is_graph_behind
 from graphweft_workers.engine.failures.dead_letter_counts import SKIPS, DeadLetterCause, count_causes
+from graphweft_workers.engine.log.log_time import ClocksDiffer, log_time
 from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.check import Check
 from graphweft_workers.ports.dead_letters import letter_count
@@ -27,6 +28,7 @@ from graphweft_workers.retrieval.stored_terms import outdated_terms
 from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore, lost_rule_sets
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.python_build import PythonBuild, this_build
+from graphweft_workers.support.timing import TIMING
 from graphweft_workers.wiring import connections
 from graphweft_workers.wiring import features as jobs
 from graphweft_workers.wiring.apps import apps_of_graphs
@@ -97,6 +99,7 @@ async def examine(settings: Settings, *, rights: str | None = None, app_id: str 
         return checks
     # Asking a new bus for its partitions would create them.
     if states.get("bus topic", "ok") == "ok":
+        checks += await _clocks(settings)
         checks += await _services(settings)
         checks += await _archive(settings)
         checks = await _memory(settings, checks)
@@ -424,6 +427,20 @@ async def _archive(settings: Settings) -> list[Check]:
     if state.breaks:  # a fault that stays, whatever else there is
         return [Check(name="archive", state="fail", found=state.text(), advice=_BROKEN)]
     return [Check(name="archive", state="warn" if advice else "ok", found=state.text(), advice=advice)]
+
+
+async def _clocks(settings: Settings) -> list[Check]:
+    """Say if the clock of this host and that of the bus differ: deadlines, ages and the ends of keys go by them."""
+    try:
+        async with aclosing(make_bus(settings)) as bus:
+            if bus.time is not None:
+                await log_time(bus, skew_s=TIMING.memory.skew_s)
+    except ClocksDiffer as error:
+        advice = "the clock of each host that runs a role must be right too: the check of a job names one that is not"
+        return [Check(name="clock", state="warn", found=str(error), advice=advice)]
+    except BusUnavailable as error:
+        return [_not_known("clock", error)]
+    return []
 
 
 async def _services(settings: Settings) -> list[Check]:

@@ -65,6 +65,8 @@ class JobWorker:
         """What the job waits for, and what it left out."""
         self._appended: Counter[int] = Counter()
         """By partition: events, dead letters and skips that the job has yielded and the bus holds."""
+        self._tick_at: dict[int, float] = {}
+        """By partition: when its tick is due. A partition that comes back keeps its turn, and a new one has it at once."""
         self.emitted: int = 0
         """Events appended to the bus, repeated ones included."""
 
@@ -90,7 +92,7 @@ class JobWorker:
         # A copy of an event from before the position is handled again; its results are copies too.
         recent = RecentEvents()
         await self._job.begin(number)
-        tick_at, failed = self._clock.monotonic() + self._job.tick_s, 0
+        tick_at, failed = self._tick_at.setdefault(number, self._clock.monotonic()), 0
         while await lease.goes_on():
             batch = await lease.read(position, limit=self._batch_events)
             if batch.lost:
@@ -109,7 +111,7 @@ class JobWorker:
                 lease.progressed = True
             if self._job.tick_s and self._clock.monotonic() >= tick_at:
                 failed, wait_s = await self._tick(lease, failed)
-                tick_at = self._clock.monotonic() + wait_s
+                tick_at = self._tick_at[number] = self._clock.monotonic() + wait_s
 
     async def _seen(self, number: int, entries: Iterable[Entry], recent: RecentEvents) -> list[JobEvent]:
         """Return the events for the job. The mutation worker reports entries that are not valid events."""

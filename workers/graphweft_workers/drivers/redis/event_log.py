@@ -502,6 +502,11 @@ class RedisEventLog:
         name = self._group_name.encode()
         return next((group for group in groups if group["name"] == name), None)
 
+    async def time(self) -> datetime:
+        """See ``Bus.time``."""
+        with _bus_errors():
+            return datetime.fromtimestamp(await now_ms_of(self._redis) / 1000, UTC)
+
     async def call(self, *command: Any) -> Any:
         """Run a command. Raises ``BusUnavailable``."""
         try:

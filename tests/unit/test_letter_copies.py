@@ -1,4 +1,4 @@
-"""The newest copy of the dead letters in an archive is the one that was written last, whatever the clock said before."""
+"""The newest copy of the dead letters in an archive is the one that was written last, whatever a clock said before."""
 
 from __future__ import annotations
 

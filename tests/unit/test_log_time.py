@@ -1,4 +1,4 @@
-"""What cannot be taken back is done by a time that the host and the bus agree on, and a tick comes whoever owns what."""
+"""What cannot be undone goes by a time that the host and the bus agree on, and a tick comes whoever owns what."""
 
 from __future__ import annotations
 

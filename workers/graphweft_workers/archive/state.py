@@ -210,7 +210,7 @@ def letters_file(
 
 
 def _letters_name(folder: str, digest: str, clock: Clock, *, after: str = "") -> str:
-    """Return a name behind that of the newest copy: a clock that was once ahead must not keep an old copy the newest."""
+    """Return a name behind that of the newest copy, which a clock may have given that was ahead."""
     number = after.removeprefix(folder).partition("_")[0]
     least = int(number) + 1 if number.isdecimal() else 0
     return f"{folder}{max(int(clock.now().timestamp() * 1000), least):014}_{digest[:20]}.jsonl.zst"

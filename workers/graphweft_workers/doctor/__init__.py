@@ -37,7 +37,7 @@ from graphweft_workers.wiring.connections import make_archive, make_bus, make_gr
 from graphweft_workers.wiring.consolidation import make_summariser
 from graphweft_workers.wiring.embedder import make_embedder, with_default_embedder
 from graphweft_workers.wiring.extractor import make_extractor
-from graphweft_workers.wiring.job_states import MODELS, JobState, job_states
+from graphweft_workers.wiring.job_states import MODELS, JobState, job_states, waits_of
 from graphweft_workers.wiring.policies import file_faults
 from graphweft_workers.wiring.query_check import check_queries
 from graphweft_workers.wiring.rules import load_rules
@@ -53,6 +53,9 @@ _MOST_NAMES: Final = 10
 _BROKEN: Final = (
     "keep the archive, it holds what the bus lost; stop the workers and archivers, and run `graphweft bus mend all`, "
     "see docs/operations.md"
+)
+_NOT_ARCHIVED: Final = (
+    "mend that; it goes on by itself then. What is not archived stays on the bus: watch its memory meanwhile"
 )
 _MEND: Final = "events of other partitions go on; docs/operations.md says how a partition is mended"
 _AGAIN: Final = "try again; if it persists, look into the log of the server"
@@ -372,7 +375,8 @@ async def _memory(settings: Settings, checks: Sequence[Check]) -> list[Check]:
         else check
         for check in checks
     ]
-    return [*found, *(check for state in states if (check := _job(state)) is not None)]
+    of_jobs = [state for state in states if state.group != channels.ARCHIVE_GROUP]  # ``_archive`` tells of it
+    return [*found, *(check for state in of_jobs if (check := _job(state)) is not None)]
 
 
 def _job(state: JobState) -> Check | None:
@@ -408,10 +412,15 @@ async def _archive(settings: Settings) -> list[Check]:
         async with aclosing(make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)) as bus:
             partitions = await bus.partitions.status()
             state = await archive_state(settings, bus, partitions)
+            waits = waits_of(settings, channels.ARCHIVE_GROUP, (await bus.usage.after(None)).found)
     except BusUnavailable as error:
         return [_not_known("archive", error)]
     if not state.enabled and not state.lost:
         return []
+    if waits and not state.breaks:
+        longest = min(waits, key=lambda each: each.since)
+        found = f"{state.text()}; worker {longest.worker} archives nothing since {longest.since}: {longest.reason}"
+        return [Check(name="archive", state="fail", found=found, advice=_NOT_ARCHIVED)]
     idle = sum(each.owner is None for each in partitions)
     advice = ""
     if state.error:

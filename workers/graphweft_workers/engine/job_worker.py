@@ -66,7 +66,7 @@ class JobWorker:
         self._appended: Counter[int] = Counter()
         """By partition: events, dead letters and skips that the job has yielded and the bus holds."""
         self._tick_at: dict[int, float] = {}
-        """By partition: when its tick is due. A partition that comes back keeps its turn, and a new one has it at once."""
+        """By partition: when its tick is due. One that comes back keeps its turn, and a new one has it at once."""
         self.emitted: int = 0
         """Events appended to the bus, repeated ones included."""
 

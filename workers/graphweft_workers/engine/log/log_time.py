@@ -47,8 +47,8 @@ def _differ(own: datetime, other: str, told: datetime) -> ClocksDiffer:
     ahead_s = (own - told).total_seconds()
     return ClocksDiffer(
         f"the clock of this host is {_span(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} {other} "
-        f"({own:%Y-%m-%d %H:%MZ}, and {told:%Y-%m-%d %H:%MZ}): synchronize the clocks by NTP. No memory is forgotten by "
-        "its age until then",
+        f"({own:%Y-%m-%d %H:%MZ}, and {told:%Y-%m-%d %H:%MZ}): synchronize the clocks by NTP. Until then, no memory is "
+        "forgotten by its age",
         retry_after_s=5.0,
     )
 

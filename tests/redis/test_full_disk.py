@@ -1,4 +1,4 @@
-"""A server whose disk is full refuses all writes: `doctor`, `status` and the look of a role say so until it has room."""
+"""A server whose disk is full refuses all writes: `doctor`, `status` and the look of a role say so meanwhile."""
 
 from __future__ import annotations
 

@@ -7,9 +7,10 @@ import shlex
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 
 from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError, InvalidSettings, QueryFailed, channels
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.rules_log import Activation
 from graphweft_rules.files.findings import errors
@@ -38,7 +39,7 @@ from graphweft_workers.wiring.consolidation import make_summariser
 from graphweft_workers.wiring.embedder import make_embedder, with_default_embedder
 from graphweft_workers.wiring.extractor import make_extractor
 from graphweft_workers.wiring.job_states import MODELS, JobState, job_states, waits_of
-from graphweft_workers.wiring.policies import file_faults
+from graphweft_workers.wiring.policies import file_faults, token_ends
 from graphweft_workers.wiring.query_check import check_queries
 from graphweft_workers.wiring.rules import load_rules
 from graphweft_workers.wiring.verdicts import make_judge
@@ -97,6 +98,7 @@ async def examine(settings: Settings, *, rights: str | None = None, app_id: str 
     if all(check.state != "fail" for check in graph if check.name == "graph"):
         checks += await _embedded(settings)
         checks += await _terms(settings)
+        checks += await _graph_names(settings)
     states = {check.name: check.state for check in bus}
     if states["bus"] != "ok" or rights == "responder":
         return checks
@@ -123,7 +125,18 @@ def check_python(version: str, build: PythonBuild) -> Check:
 def _files(settings: Settings) -> list[Check]:
     """Say which of the files of tokens and policies are faulty."""
     advice = "correct the file; running processes keep its earlier content, and new ones do not start"
-    return [Check(name=name, state="fail", found=text, advice=advice) for name, text in file_faults(settings).items()]
+    return [
+        *(Check(name=name, state="fail", found=text, advice=advice) for name, text in file_faults(settings).items()),
+        *_tokens(settings),
+    ]
+
+
+def _tokens(settings: Settings, clock: Clock = SYSTEM_CLOCK) -> list[Check]:
+    """Warn of tokens that have expired, or will within a week."""
+    expired, soon = token_ends(settings, clock.now())
+    said = [f"expired: {_listed(expired)}"] * bool(expired) + [f"expire within a week: {_listed(soon)}"] * bool(soon)
+    advice = "`graphweft token new --app APP` makes a new one; remove from the file those that nobody uses"
+    return [Check(name="tokens", state="warn", found="; ".join(said), advice=advice)] if said else []
 
 
 def _rules(settings: Settings) -> tuple[RuleSet | None, Check]:
@@ -248,6 +261,33 @@ async def _terms(settings: Settings) -> list[Check]:
         advice="searches find these memories by fewer words than new ones: `graphweft rebuild --app` with the app and "
         "--swap writes all terms anew from the log",
     )
+
+
+@runtime_checkable
+class _Named(Protocol):
+    """A graph store whose graphs have names of a template."""
+
+    async def other_templates(self) -> Sequence[str]: ...
+
+
+async def _graph_names(settings: Settings) -> list[Check]:
+    """Warn if the server holds graphs under several names: each role sees those of its own setting only."""
+    async with aclosing(make_graph(settings)) as graph:
+        try:
+            others = await graph.other_templates() if isinstance(graph, _Named) else ()
+        except GraphUnavailable as error:
+            return [Check(name="graph names", state="warn", found=f"not known: {error}", advice=_AGAIN)]
+    if not others:
+        return []
+    found = (
+        f"workers have also written graphs named {_listed(others)}; this setting is {settings.graph_template}, and a "
+        "role with another one answers from another graph"
+    )
+    advice = (
+        "set the same GRAPHWEFT_GRAPH_TEMPLATE for all roles. Once no role uses a name any more, delete its graphs, "
+        "and the keys that begin with graphweft:positions: and that name"
+    )
+    return [Check(name="graph names", state="warn", found=found, advice=advice)]
 
 
 async def _of_apps(

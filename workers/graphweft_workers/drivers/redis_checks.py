@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from graphweft.transports.redis.connection import check_options, connect
+from graphweft.transports.redis.connection import check_options, connect, is_of_login
 from graphweft.transports.redis.url import NO_CLUSTER, split_redis_url
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.ports.check import Check
@@ -57,11 +57,11 @@ async def examine_server(
             return [found, *await more(client)]
         except ResponseError as error:
             return [found, not_shown(name, error)]
-    except AuthenticationError as error:
-        variable = f"GRAPHWEFT_{name.upper()}"
-        login = f"check {variable}_PASSWORD and {variable}_USER, or the login in {variable}_URL"
-        return [Check(name=name, state="fail", found=f"it answers, and refuses the login: {error}", advice=login)]
     except (RedisError, OSError) as error:
+        if is_of_login(error):
+            variable = f"GRAPHWEFT_{name.upper()}"
+            login = f"check {variable}_PASSWORD and {variable}_USER, or the login in {variable}_URL"
+            return [Check(name=name, state="fail", found=f"it answers, and refuses the login: {error}", advice=login)]
         return [Check(name=name, state="fail", found=f"no answer: {error}", advice=advice)]
     finally:
         await client.aclose()

@@ -48,9 +48,8 @@ ALERTS: Final = (
         query="min by (server) (graphweft_connection_up) == 0",
         summary="A role does not reach the server of the {{ $labels.server }}.",
         steps="Nothing is lost: workers wait, clients buffer, and responders answer with the last rows. Look whether "
-        "the server runs, then "
-        "whether the process reaches it: `graphweft doctor` names what fails. Everything goes on by itself when the "
-        "server is back.",
+        "the server runs, then whether the process reaches it, and whether its disk has room: `graphweft doctor` names "
+        "what fails. Everything goes on by itself when the server is back.",
     ),
     Alert(
         name="GraphweftRoleStarts", minutes=10, severity="critical",
@@ -179,8 +178,8 @@ ALERTS: Final = (
         name="GraphweftArchiveBehind", minutes=15, severity="warning",
         query="max(graphweft_archive_behind_events) > 100000",
         summary="The archive has lacked 100,000 entries for 15 minutes.",
-        steps="Look at the log of the archive role, and whether the object store answers. Nothing is trimmed that is "
-        "not archived.",
+        steps="Look at the log of the archive role (`job_waits`), and whether the object store answers or the disk has "
+        "room. Nothing is trimmed that is not archived.",
     ),
     Alert(
         name="GraphweftArchiveLost", minutes=0, severity="critical",

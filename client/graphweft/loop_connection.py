@@ -29,6 +29,8 @@ _BATCH: Final = 500
 """Events per round trip. A larger batch gains nothing and delays the confirmation of its first event."""
 _LOG_EVERY: Final = 1_000
 """Of the events that one partition refuses, every so many are logged."""
+_MOST_CAUSES: Final = 10
+"""Limit of the warnings of one outage."""
 _LAST_CLOSE_S: Final = 1.0
 """The longest that the end of an event loop waits for connections to close."""
 
@@ -94,6 +96,8 @@ class LoopConnection:
         self._holding: set[asyncio.Task[None]] = set()
         """The tasks that send queues that are held."""
         self._bus_unavailable = False
+        self._causes = set[str]()
+        """Why the bus is unavailable, as logged in this outage."""
         self._closing = False
         self._keeper: asyncio.Task[None] | None = None
         if closes_with_loop:
@@ -237,11 +241,17 @@ class LoopConnection:
                 counted(self.outbox.count, "event was buffered", "events were buffered"),
             )
         self._bus_unavailable = False
+        self._causes.clear()
         return outcomes
 
     def _note_outage(self, error: Exception) -> None:
-        if not self._bus_unavailable:
-            logger.warning("the bus is unavailable, events are buffered: %s; `graphweft doctor` checks it", error)
+        text = str(error)
+        if text not in self._causes and len(self._causes) < _MOST_CAUSES:
+            self._causes.add(text)
+            if "`graphweft " in text:  # who refuses the events says what to do
+                logger.warning("events are not taken, and are buffered: %s", text)
+            else:
+                logger.warning("the bus is unavailable, events are buffered: %s; `graphweft doctor` checks it", text)
         self._bus_unavailable = True
         self._stats.retries += 1
 

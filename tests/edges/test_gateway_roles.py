@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from tests.services.fixtures import Logs
 from tests.services.layouts import events_on_bus
 
 from graphweft import Client
@@ -234,9 +235,19 @@ async def test_a_workflow_that_is_not_allowed_is_refused_on_each_way(url: str, a
     assert {each.get("workflow") for each in await events_on_bus(url, app_id)} == {"Mine", "Shared", None}
 
 
-async def test_an_expired_token_is_told_so(url: str, app_id: str) -> None:
-    now = datetime.now(UTC)
+async def test_an_expired_token_is_told_so(url: str, app_id: str, tmp_path: Path, logs: Logs) -> None:
+    now, file = datetime.now(UTC), tmp_path / "audit.jsonl"
     ended, later = token("ended", app_id, expires=now), token("later", app_id, expires=now + timedelta(hours=1))
+    with auditing(file) as audit:
+        async with serving(url, ended, later, audit=audit) as gateway:
+            for _ in range(3):
+                await send(gateway, "ended", event("note.made"))
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(line["app_id"], line["token"].partition("#")[0], line["status"]) for line in lines] == (
+        [(app_id, ended.name, 401)] * 3
+    )
+    [told] = [entry for entry in logs if entry["event"] == "token_expired"]
+    assert (told["app_id"], told["log_level"]) == (app_id, "warning")
     async with serving(url, ended, later) as gateway:
         answer = await send(gateway, "ended", event("note.made"))
         assert code(answer) == (401, "token-expired")

@@ -21,7 +21,9 @@ from tests.services.fixtures import Logs, events_of
 from tests.services.rules import TURNS, rules_folder
 from tests.services.waiting import until
 
+from graphweft import Client, Event
 from graphweft_contracts import InvalidSettings
+from graphweft_workers.doctor import Check, examine
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.processes.hosting import archive_app, injection_app, memory_app, mutation_app
 from graphweft_workers.processes.run import run_gateway
@@ -80,7 +82,7 @@ async def until_status(url: str, path: str, status: int) -> dict[str, Any]:
         (mutation_app, "mutation", {}, {"bus", "graph"}),
         (injection_app, "injection", {}, {"bus", "graph"}),
         (memory_app, "memory", {"embedder": "hash:32"}, {"bus", "graph"}),
-        (archive_app, "archive", {"archive_url": "archive"}, {"bus"}),
+        (archive_app, "archive", {"archive_url": "archive"}, {"bus", "archive"}),
     ],
 )
 async def test_a_role_that_works_is_live_started_and_ready(
@@ -112,6 +114,31 @@ async def test_a_role_is_live_and_not_ready_while_its_servers_are_away(tmp_path:
             await server.stop()
         assert (await until_status(at, "/readyz", 503))["state"] == "running"
         assert (await ask(at, "/livez"))[0] == (await ask(at, "/startupz"))[0] == 200
+
+
+async def test_an_archive_that_cannot_be_written_is_told_by_the_probe_and_by_doctor(
+    url: str, rules: Path, tmp_path: Path, logs: Logs
+) -> None:
+    folder = tmp_path / "archive"
+    settings = settings_at(url, rules, archive_url=str(folder), archive_every_s=0.05)
+    in_the_way = folder / "segments"
+    await asyncio.to_thread(folder.mkdir)
+    await asyncio.to_thread(in_the_way.touch)
+    async with probed(archive_app(settings), logs) as at, Client(url) as client:
+        await until_status(at, "/readyz", 200)
+        await client.emit(Event.create("order.paid", app_id="shop", chat_id="c", source="/test", data={}))
+        await client.flush()
+        assert (await until_status(at, "/readyz", 503))["archive"] == "unavailable"
+
+        async def examined() -> Check:
+            return next(check for check in await examine(settings) if check.name == "archive")
+
+        found = await until(examined, lambda check: check.state == "fail")
+        assert "1 entry behind" in found.found
+        assert f"the archive {folder} does not work" in found.found
+        await asyncio.to_thread(in_the_way.unlink)
+        assert (await until_status(at, "/readyz", 200))["archive"] == "ok"
+        assert (await until(examined, lambda check: check.state == "ok")).found.startswith("archive: up to date")
 
 
 async def test_the_gateway_answers_probes_beside_its_own_port(url: str, rules: Path, logs: Logs) -> None:

@@ -216,5 +216,5 @@ async def test_a_refused_login_names_its_settings(refusal: str) -> None:
         port = server.sockets[0].getsockname()[1]
         [found] = await examine_server("graph", f"redis://me:wrong@127.0.0.1:{port}", "is it there?", more)
     assert found.state == "fail"
-    assert found.found.startswith("it refuses the login: ")
-    assert "GRAPHWEFT_GRAPH_PASSWORD, or GRAPHWEFT_GRAPH_PASSWORD_FILE" in found.advice
+    assert found.found.startswith("it answers, and refuses the login: ")
+    assert "GRAPHWEFT_GRAPH_PASSWORD or GRAPHWEFT_GRAPH_PASSWORD_FILE" in found.advice

@@ -25,7 +25,7 @@ class Partitions:
 
 async def test_a_server_that_goes_and_comes_back_is_logged_once(clock: VirtualClock, logs: Logs) -> None:
     partitions = Partitions()
-    look = ServerLook(cast("Any", SimpleNamespace(partitions=partitions)), None, clock)
+    look = ServerLook(cast("Any", SimpleNamespace(partitions=partitions)), None, {}, clock)
     gone = BusUnavailable("the bus is unavailable: connection refused")
     for error in (None, gone, gone, None, None):
         partitions.error = error

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from typing import Final
 
-from graphweft_contracts import BusUnavailable, Transient, wire
+from graphweft_contracts import BusUnavailable, Transient, channels, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.blobs import ArchiveUnavailable
@@ -20,11 +21,13 @@ from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.archive.trim import trim
 from graphweft_workers.engine.log.leases import LEASE_S, Lease, LeaseHolder
+from graphweft_workers.engine.usage.job_account import JobAccount, WaitKey
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import Partitions
+from graphweft_workers.support.backoff import backoff_s
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.tasks import running_beside
 from graphweft_workers.support.timing import TIMING, Timing
@@ -63,6 +66,7 @@ class Archiver:
         self._applied = applied
         self._clock = clock
         self._timing = timing.archive
+        self._shown_s = timing.jobs.shown_s
         self._bus = bus
         self._blobs = blobs
         self._reader = ArchiveReader(blobs)
@@ -70,6 +74,9 @@ class Archiver:
         self._every_s = every_s
         self._trims = trims
         self._leases = LeaseHolder(bus, name=name, lease_s=lease_s, logger=logger, clock=clock, timing=timing.leases)
+        self._account = JobAccount(
+            bus.usage, channels.ARCHIVE_GROUP, name=name, logger=logger, clock=clock, timing=timing.jobs
+        )
         self._trimmed: set[int] = set()
         """Partitions of which nothing is left to trim."""
         self.archived = 0
@@ -78,6 +85,10 @@ class Archiver:
     def stop(self) -> None:
         """Make ``run`` return after the entries in hand are archived."""
         self._leases.stop()
+
+    def reached(self) -> Mapping[str, bool]:
+        """Tell whether the archive takes what it is given; see ``Reaching``."""
+        return {"archive": self._account.waiting_s < self._shown_s}
 
     async def run(self) -> None:
         """Work until ``stop``; while the bus or the archive is unavailable, wait."""
@@ -99,6 +110,26 @@ class Archiver:
             await self._clock.sleep(max(self._timing.letters_s, took * _LETTERS_REST))
 
     async def _work(self, lease: Lease) -> None:
+        """Copy a partition. While the archive does not work it waits, and its account says so."""
+        key: WaitKey = (lease.number, "events")
+        attempt = 0
+        await self._account.begin()
+        try:
+            while True:
+                lease.progressed = False
+                try:
+                    await self._copy(lease, key)
+                    return
+                except ArchiveUnavailable as error:
+                    attempt = 1 if lease.progressed else attempt + 1
+                    wait_s = backoff_s(error.retry_after_s, attempt)
+                    await self._account.waits(key, error, wait_s)
+                    if await lease.finish(self._clock.sleep(wait_s)) is None:
+                        return
+        finally:
+            await self._account.leaves(key)
+
+    async def _copy(self, lease: Lease, key: WaitKey) -> None:
         number = lease.number
         await self._bus.partitions.committed(number)
         copy = PartitionCopy(self._bus, self._reader, self._state, number, clock=self._clock)
@@ -108,6 +139,8 @@ class Archiver:
             if copy.is_full or (copy.pending and self._clock.monotonic() - copy.since >= self._every_s):
                 await lease.finish(self._write(copy))
                 lease.progressed = True
+            if not copy.pending:
+                await self._account.goes_on(key)
             if self._trims and not copy.pending and number not in self._trimmed:
                 await self._trim(number)
         await self._write(copy)

@@ -7,6 +7,7 @@ themselves.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,6 +20,8 @@ from graphweft_workers.ports.blobs import BlobStore
 
 _PARTIAL: Final = ".partial"
 """Ending of a file that is being written; a process that was killed leaves it."""
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_RIGHT: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _INSTALL: Final = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
 
 
@@ -64,7 +67,13 @@ class FileSystemBlobs:
             if isinstance(error, ArchiveUnavailable):
                 raise
             # Each file system has errors of its own.
-            raise ArchiveUnavailable(f"the archive does not work: {type(error).__name__}: {error}") from error
+            raise ArchiveUnavailable(
+                f"the archive {self._place} does not work: {type(error).__name__}: {error}. {_next(error)}"
+            ) from error
+
+    @property
+    def _place(self) -> str:
+        return self._root if self._local else f"{_protocols(self._filesystem)[0]}://{self._root}"
 
     def _put(self, name: str, data: bytes) -> None:
         path = f"{self._root}/{name}"
@@ -131,6 +140,15 @@ def open_blobs(url: str) -> BlobStore:
             "s3://bucket/prefix"
         ) from error
     return FileSystemBlobs(filesystem, root, local="file" in _protocols(filesystem))
+
+
+def _next(error: Exception) -> str:
+    number = error.errno if isinstance(error, OSError) else None
+    if number in _NO_ROOM:
+        return "Free some space there"
+    if number in _NO_RIGHT:
+        return "Let the user of this process read and write there"
+    return "Check GRAPHWEFT_ARCHIVE_URL, and that this machine reaches the store and may write there"
 
 
 def _protocols(filesystem: Any) -> tuple[str, ...]:

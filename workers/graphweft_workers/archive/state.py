@@ -114,7 +114,8 @@ class ArchivedState:
                     line = f"{letter.model_dump_json(exclude_none=True)}\n".encode()
                     digest.update(line)
                     lines.write(line)
-            name = _letters_name(_LETTERS, digest.hexdigest(), self._clock)
+            before = await self._blobs.names(_LETTERS)
+            name = _letters_name(_LETTERS, digest.hexdigest(), self._clock, after=before[-1] if before else "")
             kept: str = name.rpartition("_")[2]
             if kept != self._letters:
                 await self._blobs.put(name, await asyncio.to_thread(_compressed, lines))
@@ -208,8 +209,11 @@ def letters_file(
     return _letters_name(folder, hashlib.sha256(text).hexdigest(), clock), data
 
 
-def _letters_name(folder: str, digest: str, clock: Clock) -> str:
-    return f"{folder}{int(clock.now().timestamp() * 1000):014}_{digest[:20]}.jsonl.zst"
+def _letters_name(folder: str, digest: str, clock: Clock, *, after: str = "") -> str:
+    """Return a name behind that of the newest copy, which a clock may have given that was ahead."""
+    number = after.removeprefix(folder).partition("_")[0]
+    least = int(number) + 1 if number.isdecimal() else 0
+    return f"{folder}{max(int(clock.now().timestamp() * 1000), least):014}_{digest[:20]}.jsonl.zst"
 
 
 async def _fingerprint(bus: Bus) -> str:

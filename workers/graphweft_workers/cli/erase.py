@@ -63,7 +63,9 @@ async def erase(
         ]
         from graphweft_workers.archive.subject import Subject
         from graphweft_workers.replay.erase import Erasure
+        from graphweft_workers.replay.no_graph import store_to_erase
 
+        live, beside, kept, *scratch = [await store_to_erase(each, app) for each in (live, beside, kept, *scratch)]
         one_place = await kept.whole.place(app) == await live.whole.place(app)
         work = Erasure(
             alone,

@@ -107,7 +107,7 @@ def _token_dict(token: AccessToken, now: datetime) -> dict[str, Any]:
         "roles": [role for role in ROLES if role in token.roles],
         "workflows": None if token.workflows is None else sorted(token.workflows),
         "expires": None if token.expires is None else f"{token.expires.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        "expired": token.expires is not None and token.expires <= now,
+        "expired": token.has_expired(now),
     }
 
 

@@ -11,6 +11,7 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -210,9 +211,8 @@ class _Console:
         return Response(found.content, media_type=found.media_type, headers=headers)
 
     def _viewer(self, request: Request) -> Viewer:
-        access = find_access(self.tokens(), request.headers.get("authorization", ""), self.may_use)
-        token = access.token
-        note_token(request, token)
+        header = request.headers.get("authorization", "")
+        token = find_access(self.tokens(), header, self.may_use, partial(note_token, request)).token
         check_viewer(token)
         writes = self.sources.settings.console_write and "admin" in token.roles
         return Viewer(token=token, may_write=writes, may_use=self.may_use)

@@ -7,15 +7,17 @@ import shlex
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 
 from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError, InvalidSettings, QueryFailed, channels
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.rules_log import Activation
 from graphweft_rules.files.findings import errors
 from graphweft_workers.archive.preludes import is_of_prelude, prelude_of, preludes_in, restored_apps
 from graphweft_workers.engine.apply.older_graph import is_graph_behind
 from graphweft_workers.engine.failures.dead_letter_counts import SKIPS, DeadLetterCause, count_causes
+from graphweft_workers.engine.log.log_time import ClocksDiffer, log_time
 from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.check import Check
 from graphweft_workers.ports.dead_letters import letter_count
@@ -27,6 +29,7 @@ from graphweft_workers.retrieval.stored_terms import outdated_terms
 from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore, lost_rule_sets
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.python_build import PythonBuild, this_build
+from graphweft_workers.support.timing import TIMING
 from graphweft_workers.wiring import connections
 from graphweft_workers.wiring import features as jobs
 from graphweft_workers.wiring.apps import apps_of_graphs
@@ -35,8 +38,8 @@ from graphweft_workers.wiring.connections import make_archive, make_bus, make_gr
 from graphweft_workers.wiring.consolidation import make_summariser
 from graphweft_workers.wiring.embedder import make_embedder, with_default_embedder
 from graphweft_workers.wiring.extractor import make_extractor
-from graphweft_workers.wiring.job_states import MODELS, JobState, job_states
-from graphweft_workers.wiring.policies import file_faults
+from graphweft_workers.wiring.job_states import MODELS, JobState, job_states, waits_of
+from graphweft_workers.wiring.policies import file_faults, token_ends
 from graphweft_workers.wiring.query_check import check_queries
 from graphweft_workers.wiring.rules import load_rules
 from graphweft_workers.wiring.verdicts import make_judge
@@ -51,6 +54,9 @@ _MOST_NAMES: Final = 10
 _BROKEN: Final = (
     "keep the archive, it holds what the bus lost; stop the workers and archivers, and run `graphweft bus mend all`, "
     "see docs/operations.md"
+)
+_NOT_ARCHIVED: Final = (
+    "mend that; it goes on by itself then. What is not archived stays on the bus: watch its memory meanwhile"
 )
 _MEND: Final = "events of other partitions go on; docs/operations.md says how a partition is mended"
 _AGAIN: Final = "try again; if it persists, look into the log of the server"
@@ -92,11 +98,13 @@ async def examine(settings: Settings, *, rights: str | None = None, app_id: str 
     if all(check.state != "fail" for check in graph if check.name == "graph"):
         checks += await _embedded(settings)
         checks += await _terms(settings)
+        checks += await _graph_names(settings)
     states = {check.name: check.state for check in bus}
     if states["bus"] != "ok" or rights == "responder":
         return checks
     # Asking a new bus for its partitions would create them.
     if states.get("bus topic", "ok") == "ok":
+        checks += await _clocks(settings)
         checks += await _services(settings)
         checks += await _archive(settings)
         checks = await _memory(settings, checks)
@@ -117,7 +125,18 @@ def check_python(version: str, build: PythonBuild) -> Check:
 def _files(settings: Settings) -> list[Check]:
     """Say which of the files of tokens and policies are faulty."""
     advice = "correct the file; running processes keep its earlier content, and new ones do not start"
-    return [Check(name=name, state="fail", found=text, advice=advice) for name, text in file_faults(settings).items()]
+    return [
+        *(Check(name=name, state="fail", found=text, advice=advice) for name, text in file_faults(settings).items()),
+        *_tokens(settings),
+    ]
+
+
+def _tokens(settings: Settings, clock: Clock = SYSTEM_CLOCK) -> list[Check]:
+    """Warn of tokens that have expired, or will within a week."""
+    expired, soon = token_ends(settings, clock.now())
+    said = [f"expired: {_listed(expired)}"] * bool(expired) + [f"expire within a week: {_listed(soon)}"] * bool(soon)
+    advice = "`graphweft token new --app APP` makes a new one; remove from the file those that nobody uses"
+    return [Check(name="tokens", state="warn", found="; ".join(said), advice=advice)] if said else []
 
 
 def _rules(settings: Settings) -> tuple[RuleSet | None, Check]:
@@ -244,6 +263,33 @@ async def _terms(settings: Settings) -> list[Check]:
     )
 
 
+@runtime_checkable
+class _Named(Protocol):
+    """A graph store whose graphs have names of a template."""
+
+    async def other_templates(self) -> Sequence[str]: ...
+
+
+async def _graph_names(settings: Settings) -> list[Check]:
+    """Warn if the server holds graphs under several names: each role sees those of its own setting only."""
+    async with aclosing(make_graph(settings)) as graph:
+        try:
+            others = await graph.other_templates() if isinstance(graph, _Named) else ()
+        except GraphUnavailable as error:
+            return [Check(name="graph names", state="warn", found=f"not known: {error}", advice=_AGAIN)]
+    if not others:
+        return []
+    found = (
+        f"workers have also written graphs named {_listed(others)}; this setting is {settings.graph_template}, and a "
+        "role with another one answers from another graph"
+    )
+    advice = (
+        "set the same GRAPHWEFT_GRAPH_TEMPLATE for all roles. Once no role uses a name any more, delete its graphs, "
+        "and the keys that begin with graphweft:positions: and that name"
+    )
+    return [Check(name="graph names", state="warn", found=found, advice=advice)]
+
+
 async def _of_apps(
     settings: Settings, name: str, look: Callable[[GraphStore, str], Awaitable[str]], *, found: str, advice: str
 ) -> list[Check]:
@@ -368,7 +414,8 @@ async def _memory(settings: Settings, checks: Sequence[Check]) -> list[Check]:
         else check
         for check in checks
     ]
-    return [*found, *(check for state in states if (check := _job(state)) is not None)]
+    of_jobs = [state for state in states if state.group != channels.ARCHIVE_GROUP]  # ``_archive`` tells of it
+    return [*found, *(check for state in of_jobs if (check := _job(state)) is not None)]
 
 
 def _job(state: JobState) -> Check | None:
@@ -404,10 +451,15 @@ async def _archive(settings: Settings) -> list[Check]:
         async with aclosing(make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)) as bus:
             partitions = await bus.partitions.status()
             state = await archive_state(settings, bus, partitions)
+            waits = waits_of(settings, channels.ARCHIVE_GROUP, (await bus.usage.after(None)).found)
     except BusUnavailable as error:
         return [_not_known("archive", error)]
     if not state.enabled and not state.lost:
         return []
+    if waits and not state.breaks:
+        longest = min(waits, key=lambda each: each.since)
+        found = f"{state.text()}; worker {longest.worker} archives nothing since {longest.since}: {longest.reason}"
+        return [Check(name="archive", state="fail", found=found, advice=_NOT_ARCHIVED)]
     idle = sum(each.owner is None for each in partitions)
     advice = ""
     if state.error:
@@ -425,6 +477,20 @@ async def _archive(settings: Settings) -> list[Check]:
     if state.breaks:  # a fault that stays, whatever else there is
         return [Check(name="archive", state="fail", found=state.text(), advice=_BROKEN)]
     return [Check(name="archive", state="warn" if advice else "ok", found=state.text(), advice=advice)]
+
+
+async def _clocks(settings: Settings) -> list[Check]:
+    """Say if the clock of this host and that of the bus differ: deadlines, ages and the ends of keys go by them."""
+    try:
+        async with aclosing(make_bus(settings)) as bus:
+            if bus.time is not None:
+                await log_time(bus, skew_s=TIMING.memory.skew_s)
+    except ClocksDiffer as error:
+        advice = "the clock of each host that runs a role must be right too: the check of a job names one that is not"
+        return [Check(name="clock", state="warn", found=str(error), advice=advice)]
+    except BusUnavailable as error:
+        return [_not_known("clock", error)]
+    return []
 
 
 async def _services(settings: Settings) -> list[Check]:

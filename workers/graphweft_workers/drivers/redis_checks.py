@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from graphweft.transports.redis.connection import check_options, connect
+from graphweft.transports.redis.connection import check_options, connect, is_of_login
 from graphweft.transports.redis.url import NO_CLUSTER, split_redis_url
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.ports.check import Check
@@ -16,6 +16,7 @@ ANSWER_S: Final = 5.0
 WARN_FROM: Final = 0.8
 """Share of maxmemory from which ``memory`` warns."""
 FAIL_FROM: Final = 0.95
+_FREE: Final = "free space on the disk of the server, and look into its log. Nothing is lost, and it goes on by itself"
 
 
 def check_redis_url(url: str) -> None:
@@ -56,13 +57,40 @@ async def examine_server(
             return [found, *await more(client)]
         except ResponseError as error:
             return [found, not_shown(name, error)]
-    except AuthenticationError as error:
-        setting = f"GRAPHWEFT_{name.upper()}"
-        login = f"set {setting}_PASSWORD, or {setting}_PASSWORD_FILE, and {setting}_USER unless it is the default user"
-        return [Check(name=name, state="fail", found=f"it refuses the login: {error}", advice=login)]
     except (RedisError, OSError) as error:
+        if is_of_login(error):
+            setting = f"GRAPHWEFT_{name.upper()}"
+            login = (
+                f"set {setting}_PASSWORD or {setting}_PASSWORD_FILE, and {setting}_USER unless it is the default user, "
+                f"or the login in {setting}_URL"
+            )
+            return [Check(name=name, state="fail", found=f"it answers, and refuses the login: {error}", advice=login)]
         tls = "; with rediss://, that it speaks TLS at this port" if url.startswith("rediss") else ""
         return [Check(name=name, state="fail", found=f"no answer: {error}", advice=advice + tls)]
+    finally:
+        await client.aclose()
+
+
+async def write_fault(client: Any) -> str:
+    """Return why the server refuses writes because of its disk; empty if it takes them, or this user may not ask."""
+    try:
+        found = await client.info("persistence")
+        if found.get("aof_last_write_status") == "err":
+            return f"it cannot write its append-only file, and refuses all writes until it can: {_FREE}"
+        if found.get("rdb_last_bgsave_status") == "err":
+            settings = {**await client.config_get("save"), **await client.config_get("stop-writes-on-bgsave-error")}
+            if settings.get("save") and settings.get("stop-writes-on-bgsave-error") == "yes":
+                return f"it cannot write its snapshot, and refuses all writes until it can: {_FREE}"
+    except ResponseError:
+        pass  # a managed server, or a user of few rights
+    return ""
+
+
+async def write_fault_at(url: str) -> str:
+    """Return ``write_fault`` of the server at a URL. Raises ``RedisError`` and ``OSError``."""
+    client = connect(url, io_timeout_s=ANSWER_S, decode=True)
+    try:
+        return await write_fault(client)
     finally:
         await client.aclose()
 
@@ -103,6 +131,9 @@ def _mb(size: int) -> str:
 
 async def append_only(client: Any, name: str) -> Check:
     """Return whether the server writes changes to disk."""
+    if fault := await write_fault(client):
+        found, _, advice = fault.partition(": ")
+        return Check(name=f"{name} disk", state="fail", found=found, advice=advice)
     settings = await client.config_get("append*")
     if settings.get("appendonly") == "yes":
         return Check(name=f"{name} disk", state="ok", found=f"append-only file, fsync {settings.get('appendfsync')}")

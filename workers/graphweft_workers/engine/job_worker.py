@@ -67,6 +67,8 @@ class JobWorker:
         )
         self.account = JobAccount(bus.usage, job.group, name=name, logger=self._logger, clock=clock, timing=timing.jobs)
         """What the job waits for, and what it left out."""
+        self._tick_at: dict[int, float] = {}
+        """By partition: when its tick is due. One that comes back keeps its turn, and a new one has it at once."""
         self.emitted: int = 0
         """Events appended to the bus, repeated ones included."""
 
@@ -93,7 +95,7 @@ class JobWorker:
         # A copy of an event from before the position is handled again; its results are copies too.
         recent = RecentEvents()
         await self._job.begin(number)
-        tick_at, failed = self._clock.monotonic() + self._job.tick_s, 0
+        tick_at, failed = self._tick_at.setdefault(number, self._clock.monotonic()), 0
         while await lease.goes_on():
             moved = await self._read_on(lease, progress, recent)
             again = None if moved is None else await self._try_again(lease, progress)
@@ -104,7 +106,7 @@ class JobWorker:
                 lease.progressed = True
             if self._job.tick_s and self._clock.monotonic() >= tick_at:
                 failed, wait_s = await self._tick(lease, failed)
-                tick_at = self._clock.monotonic() + wait_s
+                tick_at = self._tick_at[number] = self._clock.monotonic() + wait_s
 
     async def _read_on(self, lease: Lease, progress: JobProgress, recent: RecentEvents) -> bool | None:
         """Handle the next events of apps that do not wait. Return whether there were entries; None: see ``_handle``."""

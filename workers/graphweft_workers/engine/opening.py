@@ -122,8 +122,8 @@ class PartitionOpening:
             logger.warning(
                 "graph_is_behind", partition=number, graph=start.offset, position=committed.offset,
                 entries=committed.count - start.count,
-                message="the graph server was restored, emptied or replaced: the events between the two are read "
-                "again, and those that its graphs hold are passed over",
+                message="the graph server was restored, emptied or replaced, or GRAPHWEFT_GRAPH_TEMPLATE was changed: "
+                "the events between the two are read again, and those that its graphs hold are passed over",
             )  # fmt: skip
         return start, again, held
 

@@ -76,8 +76,13 @@ class RequestRights:
             )
 
 
-def find_access(tokens: Tokens, header: str, app_may_use: MayUse) -> RequestRights:
-    """Return the access of the token in an ``Authorization`` header. Raises ``Problem`` without a valid one."""
+def find_access(
+    tokens: Tokens, header: str, app_may_use: MayUse, found: Callable[[AccessToken], None] = lambda _: None
+) -> RequestRights:
+    """Return the access of the token in an ``Authorization`` header. Raises ``Problem`` without a valid one.
+
+    ``found`` gets the entry of the token, also of one that has expired.
+    """
     scheme, _, presented = header.partition(" ")
     token = tokens.find(presented.strip()) if scheme.lower() == "bearer" else None
     if token is None:
@@ -87,7 +92,9 @@ def find_access(tokens: Tokens, header: str, app_may_use: MayUse) -> RequestRigh
             "send the header `Authorization: Bearer TOKEN`; `graphweft token new --app APP` makes a token",
             headers=_CHALLENGE,
         )
-    if token.expires is not None and token.expires <= SYSTEM_CLOCK.now():
+    found(token)
+    if token.has_expired(SYSTEM_CLOCK.now()):
+        assert token.expires is not None
         raise Problem(
             401,
             "token-expired",

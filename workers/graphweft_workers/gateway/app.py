@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
@@ -31,7 +32,7 @@ from graphweft_contracts import ContextReply, Event, InvalidEvent, PartitionRefu
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.apps import no_rules
 from graphweft_workers.gateway.access import MayUse, RequestRights, find_access
-from graphweft_workers.gateway.audit import AuditLog, AuditMiddleware, note_events, note_token, note_users
+from graphweft_workers.gateway.audit import AuditLog, AuditMiddleware, name_of, note_events, note_token, note_users
 from graphweft_workers.gateway.cloud_events import event_hints, place_of, read_events
 from graphweft_workers.gateway.document import document
 from graphweft_workers.gateway.fact_search import FactsQuestion, find_facts
@@ -172,6 +173,7 @@ class _Gateway:
     def __post_init__(self) -> None:
         self.limiter = RequestLimiter(self.limits)
         self._ignored = LogLimit()
+        self._expired = LogLimit()
 
     async def events(self, request: Request) -> Response:
         """Publish CloudEvents. The answer means that the bus has them."""
@@ -379,12 +381,24 @@ class _Gateway:
             if not _LOOPBACK.fullmatch(request.headers.get("host", "")):
                 raise Problem(403, "other-host", "without tokens the gateway answers to 127.0.0.1 and localhost only")
             access = RequestRights(token=self.insecure, app_may_use=self.may_use)
+            note_token(request, access.token)
         else:
-            access = find_access(self.tokens(), request.headers.get("authorization", ""), self.may_use)
-        note_token(request, access.token)
+            header = request.headers.get("authorization", "")
+            access = find_access(self.tokens(), header, self.may_use, partial(self._found, request))
         if roles:
             access.require(*roles)
         return access
+
+    def _found(self, request: Request, token: AccessToken) -> None:
+        """Note whose token a request has; warn of one that has expired, once a minute."""
+        note_token(request, token)
+        if token.expires is None or not token.has_expired(SYSTEM_CLOCK.now()):
+            return
+        if (left_out := self._expired.admit(token.sha256)) is not None:
+            logger.warning(
+                "token_expired", token=name_of(token), app_id=token.app_id, expired=f"{token.expires:%Y-%m-%d %H:%MZ}",
+                left_out=left_out, next="its requests are refused: `graphweft token new` makes a new one",
+            )  # fmt: skip
 
 
 def _no_rules(workflow: str) -> ContextReply:

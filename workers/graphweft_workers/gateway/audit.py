@@ -162,7 +162,12 @@ class AuditMiddleware:
 
 def note_token(request: Request, token: AccessToken) -> None:
     """Put a token into the line of a request: its name, the first digits of its hash, and its app."""
-    _add(request, token=f"{token.name}#{token.sha256.hex()[:8]}", app_id=token.app_id)
+    _add(request, token=name_of(token), app_id=token.app_id)
+
+
+def name_of(token: AccessToken) -> str:
+    """Return what a token is called in logs: its name, and the first digits of its hash."""
+    return f"{token.name}#{token.sha256.hex()[:8]}"
 
 
 def note_app(request: Request, app_id: str | None) -> None:

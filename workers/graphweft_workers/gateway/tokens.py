@@ -46,6 +46,10 @@ class AccessToken:
         """Return whether the token has one of the roles."""
         return "admin" in self.roles or not self.roles.isdisjoint(roles)
 
+    def has_expired(self, now: datetime) -> bool:
+        """Return whether it has ended."""
+        return self.expires is not None and self.expires <= now
+
     @property
     def is_operator(self) -> bool:
         """Whether it sees all apps in the console; ``admin`` does not mean that."""

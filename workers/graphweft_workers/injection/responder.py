@@ -192,8 +192,7 @@ class InjectionResponder:
                     await self._slot_or_look()
                     found = await self._queue.next(_LOOK_AT, wait=False)
             except Transient as error:
-                if not attempt:
-                    logger.warning("requests_interrupted", error=str(error))
+                self._lines.warn(logger, "requests_interrupted", error)  # each cause, and again each minute
                 attempt += 1
                 with contextlib.suppress(TimeoutError):
                     wait_s = backoff_s(self._timing.first_retry_s, attempt, longest_s=self._timing.last_retry_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.dead_letters import DeadLetters
@@ -52,6 +53,8 @@ class Bus:
     """The archive behind the bus, with what was trimmed, restored and erased."""
     effects: EffectStream | None = None
     """The stream of what took effect; None if this bus has none."""
+    time: Callable[[], Awaitable[datetime]] | None = None
+    """Returns the time of the bus's server; None if this bus does not tell it. Raises ``BusUnavailable``."""
     judge: Judge | None = None
     """Who decides by signatures whether entries have an effect; ``log`` marks each entry with it."""
 

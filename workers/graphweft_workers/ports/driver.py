@@ -104,6 +104,13 @@ class BusDriver(ABC):
         """
         return None
 
+    async def write_fault(self, url: str) -> str:
+        """Return why the server refuses writes, as with a full disk, with the next step. Raises ``BusUnavailable``.
+
+        The default knows none.
+        """
+        return ""
+
     async def request_fault(self, url: str) -> str:
         """Return why the bus takes no context requests, with the next step. Raises ``BusUnavailable``.
 
@@ -175,3 +182,10 @@ class GraphDriver(ABC):
 
         ``advice`` is for a server that does not answer.
         """
+
+    async def write_fault(self, url: str) -> str:
+        """Return why the server refuses writes, as with a full disk, with the next step. Raises ``GraphUnavailable``.
+
+        The default knows none.
+        """
+        return ""

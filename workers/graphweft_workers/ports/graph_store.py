@@ -24,6 +24,10 @@ NOT_DUMPED: Final = frozenset({"__Progress", "__App", "__Basis", "__Position"})
 """The labels of nodes about a graph itself: checkpoints, the owner of a database, how it was made, and positions."""
 
 
+class PlaceTaken(QueryFailed):
+    """The place where the app's graph would be holds that of another app: this app has none, and cannot get one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """How far one partition's events have taken effect in one graph.

@@ -99,7 +99,8 @@ class Job(Protocol):
     async def tick(self, partition: int, partitions: int) -> AsyncGenerator[Sequence[JobOutcome]]:
         """Yield the events and skips that are due by time alone on one of ``partitions`` partitions.
 
-        Called between batches, ``tick_s`` after the last call; sooner if that raised ``Transient``.
+        Called between batches: first after the first batch of a partition that is opened, then ``tick_s`` after the
+        last call by the same worker; sooner if that raised ``Transient``.
         """
         nothing: tuple[Sequence[JobOutcome], ...] = ()
         for events in nothing:

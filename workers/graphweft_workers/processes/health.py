@@ -4,7 +4,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from graphweft_workers.processes.heartbeat import Heartbeat, beating
@@ -34,15 +34,19 @@ async def healthy(role: str, settings: Settings) -> AsyncGenerator[Heartbeat]:
             from graphweft_workers.processes.server_look import looking_at_servers
 
             servers = await stack.enter_async_context(looking_at_servers(settings, role))
+
+            async def look() -> Mapping[str, bool]:
+                return {**await servers.look(), **heartbeat.reached()}
+
             collect = None
             if counts:
                 from graphweft_workers.processes.metrics import measured
 
-                collect = await stack.enter_async_context(measured(settings, heartbeat, servers.look))
+                collect = await stack.enter_async_context(measured(settings, heartbeat, look))
             if address is not None:
                 with naming_extra("GRAPHWEFT_PROBE_ADDRESS", "gateway", "uvicorn", "h11"):
                     from graphweft_workers.processes.probes import metrics_route, routes, serving
-                by_path = routes(heartbeat, servers.look)
+                by_path = routes(heartbeat, look)
                 if collect is not None and settings.metrics:
                     by_path["/metrics"] = metrics_route(collect)
                 await stack.enter_async_context(serving(by_path, address))

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +65,8 @@ class Heartbeat:
     def __init__(self, role: str) -> None:
         self.role = role
         self.state: _State = "starting"
+        self.reached: Callable[[], Mapping[str, bool]] = dict[str, bool]
+        """Tells of what only this role uses, by name, whether it answers; see ``Reaching``."""
         self._error = ""
         self._started = SYSTEM_CLOCK.now().timestamp()
         self._unwritten = False

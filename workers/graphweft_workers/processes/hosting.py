@@ -27,7 +27,7 @@ from graphweft_workers.drivers import bus_driver
 from graphweft_workers.ports.check import layout_checks
 from graphweft_workers.processes.health import healthy
 from graphweft_workers.processes.loop_monitor import watched
-from graphweft_workers.processes.service import Service
+from graphweft_workers.processes.service import Reaching, Service
 from graphweft_workers.processes.traced import traced
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.backoff import backoff_s
@@ -109,6 +109,8 @@ class _App(FastStream):
                 traced(role, settings), healthy(role, settings) as heartbeat, open_service(settings) as service,
             ):  # fmt: skip
                 working = asyncio.create_task(service.run(), name="graphweft-service")
+                if isinstance(service, Reaching):
+                    heartbeat.reached = service.reached
                 heartbeat.begin()
                 # A service that ends by itself has a defect; FastStream would wait for a signal for ever.
                 working.add_done_callback(lambda _: self.exit())

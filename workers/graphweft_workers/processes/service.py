@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
 from graphweft_workers.settings.settings import Settings
 
@@ -18,6 +19,15 @@ class Service(Protocol):
 
     def stop(self) -> None:
         """Ask for the end of ``run``."""
+        ...
+
+
+@runtime_checkable
+class Reaching(Protocol):
+    """A service that uses more than the servers of bus and graph."""
+
+    def reached(self) -> Mapping[str, bool]:
+        """Return by name whether it answers, as the work of the last moments has seen it. Nothing is asked."""
         ...
 
 

@@ -299,6 +299,8 @@ class Erasure:
         if self._subject.user_id is None:
             await self._live.whole.drop(app_id)
             return PlaceOfRemains(name="graph", found=found, left=await self._nodes())
+        if not self._live.whole.can_exchange and not await self._live.whole.graph_id(app_id):
+            return PlaceOfRemains(name="graph", found=0, left=0)
         if not self._live.whole.can_exchange:
             return PlaceOfRemains(
                 name="graph", found=found, left=found, unfinished=True,

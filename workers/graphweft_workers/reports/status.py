@@ -76,6 +76,8 @@ class StatusReport:
                 [(app, str(number), each.at, each.why, _clock(each.since)) for number, app, each in status.parked],
                 title="Apps that are behind",
             )
+        for server, fault in status.server_faults.items():
+            yield Notice(f"the server of the {server}: {fault}")
         for each in partitions:
             if each.fault:
                 yield Notice(f"partition {each.id}: {each.fault}")

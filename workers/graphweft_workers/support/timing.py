@@ -245,6 +245,8 @@ class MemoryTiming:
     """How long a summary may be on its way: then its thread is looked at again."""
     last_pause_s: float = 60.0
     """The longest pause between two tries of an episode."""
+    skew_s: float = 300.0
+    """If the clocks of a host and of the bus differ by more, nothing is forgotten by its age."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

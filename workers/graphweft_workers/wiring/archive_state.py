@@ -54,11 +54,10 @@ class ArchiveState:
             return f"no archive; {lost}" if self.lost else "no archive"
         if self.error:
             return f"archive: not known: {self.error}"
-        parts = [f"{counted(self.behind, 'entry')} behind"] if self.behind else []
-        if not self.breaks:
-            parts = parts or ["up to date"]
-        if self.trimmable or not self.breaks:
-            parts.append(f"{counted(self.trimmable, 'entry')} on the bus can be trimmed")
+        if self.breaks:  # the numbers are those of another log
+            return "archive: " + "; ".join(self.breaks)
+        parts = [f"{counted(self.behind, 'entry')} behind" if self.behind else "up to date"]
+        parts.append(f"{counted(self.trimmable, 'entry')} on the bus can be trimmed")
         if self.held_by:
             parts.append("others wait for " + ", ".join(f"{name} ({n:,})" for name, n in sorted(self.held_by.items())))
         if self.lost:
@@ -68,7 +67,7 @@ class ArchiveState:
         if self.to_rebuild:
             names = ", ".join(self.to_rebuild[:_MOST_NAMES]) + (", …" if len(self.to_rebuild) > _MOST_NAMES else "")
             parts.append(f"graphs that may lack events since the bus had lost its end: {names}")
-        return "archive: " + "; ".join([*parts, *self.breaks])
+        return "archive: " + "; ".join(parts)
 
 
 async def archive_state(settings: Settings, bus: Bus, partitions: Sequence[PartitionStatus]) -> ArchiveState:

@@ -185,6 +185,16 @@ async def bus_memory_ratio(settings: Settings) -> float | None:
     return await bus_driver(settings.bus).memory_ratio(settings.bus)
 
 
+async def bus_write_fault(settings: Settings) -> str:
+    """Return why the bus refuses writes; see ``BusDriver.write_fault``."""
+    return await bus_driver(settings.bus).write_fault(settings.bus)
+
+
+async def graph_write_fault(settings: Settings) -> str:
+    """Return why the graph server refuses writes; see ``GraphDriver.write_fault``."""
+    return await graph_driver(settings.graph).write_fault(settings.graph)
+
+
 async def request_fault(settings: Settings) -> str:
     """Return why the bus takes no context requests; see ``BusDriver.request_fault``."""
     return await bus_driver(settings.bus).request_fault(settings.bus)

@@ -102,8 +102,7 @@ class JobState:
 async def job_states(settings: Settings, bus: Bus, *, clock: Clock = SYSTEM_CLOCK) -> list[JobState]:
     """Return the jobs that the settings ask for, and others that have a record. Raises ``BusUnavailable``."""
     records = (await bus.usage.after(None)).found
-    now = clock.now().timestamp()
-    shown_s = JOB_SHOWN_S + 2 * settings.extractor_timeout_ms / 1000  # a try of an episode and a test request
+    now, shown_s = clock.now().timestamp(), _shown_s(settings)
     of_group: dict[str, dict[str, WaitRecord]] = {group: {} for group in jobs.groups(settings)}
     asked = frozenset(of_group)
     for name, record in wait_records(records, JOB):
@@ -117,6 +116,18 @@ async def job_states(settings: Settings, bus: Bus, *, clock: Clock = SYSTEM_CLOC
         )
         for group, workers in of_group.items()
     ]
+
+
+def waits_of(
+    settings: Settings, group: str, records: Mapping[str, bytes], *, clock: Clock = SYSTEM_CLOCK
+) -> list[JobWait]:
+    """Return what the workers of one group wait for."""
+    workers = dict(wait_records(records, f"{JOB}{group}:"))
+    return _waits(group, workers, clock.now().timestamp(), _shown_s(settings))
+
+
+def _shown_s(settings: Settings) -> float:
+    return JOB_SHOWN_S + 2 * settings.extractor_timeout_ms / 1000  # a try of an episode and a test request
 
 
 async def _lag(bus: Bus, group: str, *, asked: bool) -> Mapping[str, Any]:
@@ -137,14 +148,17 @@ def _next(group: str) -> str:
     return f"{_GOES_ON}; if you change {name}, {name}_URL or {name}_API_KEY, restart the memory worker"
 
 
-def _of_workers(group: str, workers: Mapping[str, WaitRecord], now: float, shown_s: float) -> Mapping[str, Any]:
-    waits = [
+def _waits(group: str, workers: Mapping[str, WaitRecord], now: float, shown_s: float) -> list[JobWait]:
+    return [
         JobWait(
             worker=worker, since=each.since_text(), partitions=each.partitions, reason=each.error, next=_next(group)
         )
         for worker, each in workers.items()
         if each.waits(now, shown_s)
     ]
+
+
+def _of_workers(group: str, workers: Mapping[str, WaitRecord], now: float, shown_s: float) -> Mapping[str, Any]:
     skipped: Counter[tuple[str, str]] = Counter()
     for each in workers.values():
         for app_id, counts in each.recent(now).items():
@@ -153,4 +167,4 @@ def _of_workers(group: str, workers: Mapping[str, WaitRecord], now: float, shown
         JobSkips(app_id=app_id or None, reason=reason, count=number)
         for (app_id, reason), number in skipped.most_common()
     ]
-    return {"waits": waits, "skips": skips}
+    return {"waits": _waits(group, workers, now, shown_s), "skips": skips}

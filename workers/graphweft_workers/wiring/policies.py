@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.apps import AppPolicies, read_policies
 from graphweft_workers.settings.settings import Settings
 
 if TYPE_CHECKING:  # a command that looks at the files once need not wait for it
+    from graphweft_workers.gateway.tokens import Tokens
     from graphweft_workers.support.watched_file import WatchedFile
+
+_SOON: Final = timedelta(days=7)
 
 
 def open_policies(settings: Settings) -> WatchedFile[AppPolicies] | None:
@@ -57,7 +61,26 @@ def file_faults(settings: Settings) -> dict[str, str]:
     return faults
 
 
-def _read_tokens(path: Path) -> Any:
+def token_ends(settings: Settings, now: datetime) -> tuple[list[str], list[str]]:
+    """Return the tokens of the files that have expired, and those that will within a week. Faulty files have none."""
+    expired: list[str] = []
+    soon: list[str] = []
+    for path in dict.fromkeys((settings.gateway_tokens, settings.console_tokens)):
+        if path is None:
+            continue
+        try:
+            tokens = _read_tokens(path).all
+        except InvalidSettings:
+            continue
+        for each in tokens:
+            if each.expires is None or each.expires > now + _SOON:
+                continue
+            text = f"{each.name or 'without a name'} of app {each.app_id!r} at {each.expires:%Y-%m-%d %H:%MZ}"
+            (expired if each.has_expired(now) else soon).append(text)
+    return expired, soon
+
+
+def _read_tokens(path: Path) -> Tokens:
     from graphweft_workers.gateway.tokens import read_tokens  # a command without such a file need not wait for it
 
     return read_tokens(path)

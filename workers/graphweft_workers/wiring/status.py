@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from graphweft_contracts import GraphUnavailable
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.engine.failures.dead_letter_counts import DeadLetterCause, count_causes
@@ -18,7 +19,7 @@ from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore, lost_rule
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.app_uses import AppUses, app_uses
 from graphweft_workers.wiring.archive_state import ArchiveState, archive_state
-from graphweft_workers.wiring.connections import request_fault
+from graphweft_workers.wiring.connections import bus_write_fault, graph_write_fault, request_fault
 from graphweft_workers.wiring.default_rules import has_default_rules
 from graphweft_workers.wiring.job_states import JobState, job_states
 from graphweft_workers.wiring.policies import file_faults
@@ -60,6 +61,8 @@ class ServiceStatus:
     jobs: Sequence[JobState] = ()
     request_fault: str = ""
     """Why the bus takes no context requests."""
+    server_faults: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By ``bus`` and ``graph``: why the server answers nothing, or refuses writes, so that nothing goes on."""
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as plain values."""
@@ -75,6 +78,7 @@ class ServiceStatus:
                 }
                 for p in self.partitions
             ],
+            "server_faults": dict(self.server_faults),
             "context_requests": self.request_fault or "ok",
             "lag": sum(p.lag for p in self.partitions),
             "dead_letters": self.letters,
@@ -139,7 +143,17 @@ async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None 
         lost=await lost_rule_sets(bus.rules, activations if waits else rules.values()),
         jobs=jobs,
         request_fault=await request_fault(settings),
+        server_faults=await _server_faults(settings),
     )
+
+
+async def _server_faults(settings: Settings) -> dict[str, str]:
+    try:
+        graph = await graph_write_fault(settings)
+    except GraphUnavailable as error:
+        graph = " ".join(str(error).split())
+    found = {"bus": await bus_write_fault(settings), "graph": graph}
+    return {name: fault for name, fault in found.items() if fault}
 
 
 async def _stored(bus: Bus, rules: Mapping[str, Activation]) -> dict[str, StoredRules]:

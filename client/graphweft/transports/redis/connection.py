@@ -25,6 +25,7 @@ from redis.backoff import NoBackoff
 from redis.driver_info import DriverInfo
 from redis.exceptions import (
     AskError,
+    AuthenticationError,
     ClusterCrossSlotError,
     ClusterDownError,
     OutOfMemoryError,
@@ -325,10 +326,17 @@ def peer_uid(connection: socket.socket) -> int | None:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an error of the bus as text; for a full server, and for a cluster, with the next step."""
+    """Return an error of the bus as text; for a login, a full server, and a cluster with the next step."""
     if is_of_cluster(error):
         return NO_CLUSTER
+    if is_of_login(error):
+        return f"it refuses the login: {error}; check GRAPHWEFT_BUS_USER and GRAPHWEFT_BUS_PASSWORD"
     return _OUT_OF_MEMORY if isinstance(error, OutOfMemoryError) else str(error) or type(error).__name__
+
+
+def is_of_login(error: BaseException) -> bool:
+    """Tell whether the server answers and refuses the login; redis-py says so in the cause of a connection's error."""
+    return isinstance(error, AuthenticationError) or isinstance(error.__cause__, AuthenticationError)
 
 
 def is_of_cluster(error: BaseException) -> bool:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphweft_workers.drivers.redis_checks import append_only, examine_server, memory
+from redis.exceptions import RedisError
+
+from graphweft_contracts import GraphUnavailable
+from graphweft_workers.drivers.redis_checks import append_only, examine_server, memory, write_fault_at
 from graphweft_workers.ports.check import Check
 
 
 async def examine(url: str, advice: str) -> list[Check]:
     """See ``GraphDriver.examine``."""
     return await examine_server("graph", url, advice, _graph)
+
+
+async def write_fault(url: str) -> str:
+    """See ``GraphDriver.write_fault``."""
+    try:
+        return await write_fault_at(url)
+    except (RedisError, OSError) as error:
+        raise GraphUnavailable(f"the graph server is unavailable: {error}") from error
 
 
 async def _graph(client: Any) -> list[Check]:

@@ -42,5 +42,11 @@ class FalkorDBDriver(GraphDriver):
 
         return await doctor.examine(url, advice)
 
+    @override
+    async def write_fault(self, url: str) -> str:
+        from graphweft_workers.drivers.falkordb import doctor
+
+        return await doctor.write_fault(url)
+
 
 DRIVER: Final = FalkorDBDriver()

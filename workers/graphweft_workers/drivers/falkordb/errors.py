@@ -7,6 +7,7 @@ from typing import Final
 
 from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
+from graphweft.transports.redis.connection import is_of_login
 from graphweft_contracts import GraphUnavailable, GraphweftError, QueryFailed, channels
 
 POSITION: Final = re.compile(r" line: (\d+), column: (\d+), offset: \d+")
@@ -82,4 +83,7 @@ def translate(error: BaseException) -> GraphweftError:
             return QueryFailed(text, of_value=bool(_OF_WRONG_VALUES.match(text)))
     if isinstance(error, OutOfMemoryError):
         return GraphUnavailable(f"the graph server refuses writes: {_OUT_OF_MEMORY}")
+    if is_of_login(error):
+        login = "check GRAPHWEFT_GRAPH_USER and GRAPHWEFT_GRAPH_PASSWORD"
+        return GraphUnavailable(f"the graph server refuses the login: {error}; {login}", retry_after_s=5.0)
     return GraphUnavailable(f"the graph server is unavailable: {error}")

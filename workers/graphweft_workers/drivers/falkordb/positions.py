@@ -5,6 +5,7 @@ They are in the same append-only file and in the same dump, behind the writes th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -27,6 +28,9 @@ for i = 4, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
 return 1
 """
 
+_OF_PARTITION: Final = re.compile(r":[0-9]+$")
+"""Ends the key of what the graphs of one partition have reached."""
+
 
 class FalkorDBPositions:
     """The positions of the graphs of one template."""
@@ -44,6 +48,17 @@ class FalkorDBPositions:
         if self.forbidden:
             return None
         return {int(partition): CommittedPosition.of_text(value) for partition, value in found.items()}
+
+    async def other_templates(self) -> list[str]:
+        """Return the other templates of graphs that workers have written here; none if this user may not look."""
+        begin = f"{channels.GRAPH_POSITIONS}:"
+        try:
+            keys = [str(key).removeprefix(begin) async for key in self._redis.scan_iter(match=f"{begin}*", count=1_000)]
+        except NoPermissionError:
+            return []
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
+        return sorted(key for key in keys if key != self._template and not _OF_PARTITION.search(key))
 
     async def reached(self, partition: int) -> Mapping[str, str]:
         """See ``GraphStore.reached``."""

@@ -188,6 +188,10 @@ class FalkorDBStore:
             raise translate(error) from error
         return sorted(found["app"] for name in names if (found := re.fullmatch(pattern, name)))
 
+    async def other_templates(self) -> Sequence[str]:
+        """Return the other names under which workers have written graphs on the server; see ``graph_template``."""
+        return await self._positions.other_templates()
+
     async def property_names(self, app_id: str) -> frozenset[str]:
         """Return the names of all properties that the app's graph has ever had; none without a graph."""
         return await read_property_names(partial(self._rows, app_id, "GRAPH.RO_QUERY"))

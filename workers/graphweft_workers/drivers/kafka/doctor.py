@@ -52,7 +52,11 @@ async def examine(url: str, advice: str, *, new: Layout, asked: Collection[str] 
                 events += _layout(len(topics.get(channels.EVENTS_TOPIC, [])), stored, new, asked)
             return [found, *events, *await _settings(admin, topics)]
     except (KafkaError, OSError) as error:  # TimeoutError is an OSError
-        reason = await _why(servers(url)) or str(error) or f"nothing within {_ANSWER_S:.0f} s"
+        why, is_login = await _why(servers(url))
+        if is_login:
+            login = "check GRAPHWEFT_BUS_PASSWORD and GRAPHWEFT_BUS_USER, or the login in GRAPHWEFT_BUS_URL"
+            return [Check(name="bus", state="fail", found=f"it answers, and refuses the login: {why}", advice=login)]
+        reason = why or str(error) or f"nothing within {_ANSWER_S:.0f} s"
         return [Check(name="bus", state="fail", found=f"no answer: {reason}", advice=advice)]
     finally:
         await admin.close()
@@ -86,12 +90,12 @@ async def responders(url: str) -> list[str]:
         await admin.close()
 
 
-async def _why(brokers: Servers) -> str:
-    """Return why no broker can be used, if that is found soon."""
+async def _why(brokers: Servers) -> tuple[str, bool]:
+    """Return what ``why_not`` does, if that is found soon."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_ANSWER_S):
             return await why_not(brokers)
-    return ""
+    return "", False
 
 
 def _events(partitions: Sequence[Mapping[str, Any]], brokers: int, wanted: int) -> list[Check]:

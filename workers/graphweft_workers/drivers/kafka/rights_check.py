@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import create_conn  # pyright: ignore[reportUnknownVariableType]
-from aiokafka.errors import KafkaError
+from aiokafka.errors import AuthenticationFailedError, KafkaError, SaslAuthenticationFailed
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.produce import ProduceRequest
@@ -57,9 +57,9 @@ async def missing(servers: Servers, role: str, app_id: str | None) -> list[str]:
     return found
 
 
-async def why_not(servers: Servers) -> str:
-    """Return why no broker can be used, such as a wrong password; empty if one can. aiokafka only logs that."""
-    why = ""
+async def why_not(servers: Servers) -> tuple[str, bool]:
+    """Return why no broker can be used, and whether it refuses the login; empty if one can. aiokafka only logs that."""
+    why, is_login = "", False
     for address in servers.bootstrap.split(","):
         host, _, port = address.partition(":")
         options = {name: value for name, value in servers.options.items() if name != "bootstrap_servers"}
@@ -67,10 +67,11 @@ async def why_not(servers: Servers) -> str:
             connection: Any = await create_conn(host, int(port or 9092), request_timeout_ms=5_000, **options)
         except (KafkaError, OSError) as error:
             why = f"{address}: {error or type(error).__name__}"
+            is_login = isinstance(error, (AuthenticationFailedError, SaslAuthenticationFailed))
         else:
             connection.close()
-            return ""
-    return why
+            return "", False
+    return why, is_login
 
 
 async def _coordinator(client: Any, group: str) -> Any:

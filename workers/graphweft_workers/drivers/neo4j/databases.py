@@ -11,7 +11,7 @@ from typing import Any, Final
 import neo4j
 from neo4j import AsyncDriver, AsyncGraphDatabase, AsyncSession, NotificationMinimumSeverity
 
-from graphweft_contracts import GraphUnavailable, QueryFailed, channels
+from graphweft_contracts import GraphUnavailable, channels
 from graphweft_workers.drivers.neo4j import errors
 from graphweft_workers.drivers.neo4j.calls import failing, run, run_admin
 from graphweft_workers.drivers.neo4j.dialect import quoted
@@ -27,6 +27,7 @@ from graphweft_workers.drivers.neo4j.statements import (
 )
 from graphweft_workers.drivers.neo4j.timing import NEO4J_TIMING, Neo4jTiming
 from graphweft_workers.drivers.neo4j.url import APP, split_neo4j_url, tls_options
+from graphweft_workers.ports.graph_store import PlaceTaken
 from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.graph")
@@ -162,7 +163,7 @@ class Databases:
         return bool(edition != "community")
 
     async def claimed(self, app_id: str) -> Database:
-        """Return the app's graph, created if needed. Raises ``QueryFailed`` if it belongs to another app."""
+        """Return the app's graph, created if needed. Raises ``PlaceTaken`` if it belongs to another app."""
         graph, space = await self.graph(app_id), self.space(app_id)
         if graph.made:
             system = Database(graph.driver, graph.uri, "system", made=False)
@@ -182,7 +183,7 @@ class Databases:
         return graph
 
     async def is_owned(self, graph: Database, app_id: str) -> bool:
-        """Return whether the app has a graph. Raises ``QueryFailed`` if it belongs to another app."""
+        """Return whether the app has a graph. Raises ``PlaceTaken`` if it belongs to another app."""
         if app_id not in self._owned:
             try:
                 async with self.session(graph, self._timing.admin_s, access=neo4j.READ_ACCESS) as session:
@@ -199,7 +200,7 @@ class Databases:
         return True
 
     def _check_owner(self, owner: Any, app_id: str, graph: Database) -> None:
-        """Raise ``QueryFailed`` if the database belongs to another app; only the log names that app.
+        """Raise ``PlaceTaken`` if the database belongs to another app; only the log names that app.
 
         The error appears in replies and dead letters of ``app_id``, which is another tenant.
         """
@@ -209,7 +210,7 @@ class Databases:
         if app_id not in self._told_refusals:
             self._told_refusals.add(app_id)
             logger.warning("graph_of_another_app", app_id=app_id, owner=owner, place=place)
-        raise QueryFailed(
+        raise PlaceTaken(
             f"{place} holds the graph of another app, so app {app_id!r} cannot have it (the operator finds which one "
             "in the log and with `graphweft doctor`): give each app a server of its own "
             "(neo4j://{app_id}.example:7687 in GRAPHWEFT_GRAPH_URL), or use Neo4j Enterprise or FalkorDB"

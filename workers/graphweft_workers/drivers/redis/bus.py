@@ -40,4 +40,5 @@ def redis_bus(
         lease_keeper=log.lease_keeper,
         gives_partitions=True,
         effects=RedisEffects(log.call),
+        time=log.time,
     )

@@ -14,7 +14,15 @@ from graphweft.transports.redis.url import split_redis_url
 from graphweft_contracts import Layout, channels
 from graphweft_contracts.plurals import counted
 from graphweft_workers.drivers.redis.rights import may_append_to_shared, missing, own_partition
-from graphweft_workers.drivers.redis_checks import ANSWER_S, append_only, examine_server, memory, not_shown, used_memory
+from graphweft_workers.drivers.redis_checks import (
+    ANSWER_S,
+    append_only,
+    examine_server,
+    memory,
+    not_shown,
+    used_memory,
+    write_fault_at,
+)
 from graphweft_workers.ports.check import Check, layout_checks
 
 _MEMORY_HELP: Final = (
@@ -85,6 +93,14 @@ async def memory_ratio(url: str) -> float | None:
     finally:
         await client.aclose()
     return used / most if most else None
+
+
+async def write_fault(url: str) -> str:
+    """See ``BusDriver.write_fault``."""
+    try:
+        return await write_fault_at(url)
+    except (RedisError, OSError) as error:
+        raise unavailable(error) from error
 
 
 async def _bus(client: Any, *, new: Layout, asked: Collection[str], waits: int) -> list[Check]:

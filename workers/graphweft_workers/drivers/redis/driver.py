@@ -84,6 +84,12 @@ class RedisDriver(BusDriver):
         return await doctor.memory_ratio(url)
 
     @override
+    async def write_fault(self, url: str) -> str:
+        from graphweft_workers.drivers.redis import doctor
+
+        return await doctor.write_fault(url)
+
+    @override
     async def request_fault(self, url: str) -> str:
         from graphweft_workers.drivers.redis import streams
 

@@ -497,6 +497,11 @@ class RedisEventLog:
         except (RedisError, OSError) as error:
             raise unavailable(error) from error
 
+    async def time(self) -> datetime:
+        """See ``Bus.time``."""
+        with _bus_errors():
+            return datetime.fromtimestamp(await now_ms_of(self._redis) / 1000, UTC)
+
     async def call(self, *command: Any) -> Any:
         """Run a command. Raises ``BusUnavailable``."""
         try:

@@ -20,6 +20,7 @@ from graphweft_contracts import Event, QueryFailed, channels
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.memory import SCOPES, MemoryScope, MemorySummarized, derived_id
+from graphweft_workers.engine.log.log_time import log_time
 from graphweft_workers.features.memory.graph_progress import GraphProgress
 from graphweft_workers.features.memory.retention import Retention
 from graphweft_workers.features.memory.summariser import ConversationFailed, MemoryText, Summariser
@@ -141,10 +142,16 @@ class ConsolidationJob(Job):
 
     @override
     async def tick(self, partition: int, partitions: int) -> AsyncGenerator[Sequence[Event | JobSkip]]:
-        """See ``Job.tick``. The owner of the first partition runs retention for all apps."""
+        """See ``Job.tick``. The owner of the first partition runs retention for all apps.
+
+        Raises ``ClocksDiffer`` rather than forget by a clock that may be wrong.
+        """
         if self._retention is None or partition != 0:
             return
-        async for outcomes in self._retention.due(self._clock.now()):
+        now = self._clock.now()
+        if self._retention.goes_by_age:
+            now = await log_time(self._bus, skew_s=self._timing.skew_s, clock=self._clock)
+        async for outcomes in self._retention.due(now):
             yield outcomes
 
     @override

@@ -98,6 +98,11 @@ class Retention:
         self._given: BoundedDict[tuple[str, str], None] = BoundedDict(_REMEMBERED)
         """(App, memory) of emitted events; the graph may still have the memory."""
 
+    @property
+    def goes_by_age(self) -> bool:
+        """Whether memories are forgotten by their age."""
+        return self._keep_days > 0
+
     def note(self, apps: Iterable[str]) -> None:
         """Add apps that may have memories."""
         self._noted.update(dict.fromkeys(apps))

@@ -51,6 +51,15 @@ class EventLogSuite(BusFixtures):
         assert is_after(first[0].offset, "")
         assert not is_after("", "")
 
+    async def test_the_time_of_the_bus_is_that_of_its_entries(self, kit: BusKit) -> None:
+        bus = kit.bus()
+        await bus.partitions.count()
+        if bus.time is not None:
+            before = await bus.time()
+            await kit.write(0, [b"now"])
+            [entry] = await bus.log.after(0, "", limit=1)
+            assert before <= entry.received <= await bus.time()
+
     async def test_a_read_keeps_its_limit(self, kit: BusKit) -> None:
         bus = kit.bus()
         await bus.partitions.count()

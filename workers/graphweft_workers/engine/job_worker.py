@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from itertools import batched
 from typing import Final
 
@@ -67,6 +67,11 @@ class JobWorker:
         """By partition: events, dead letters and skips that the job has yielded and the bus holds."""
         self.emitted: int = 0
         """Events appended to the bus, repeated ones included."""
+
+    @property
+    def interrupted(self) -> Collection[int]:
+        """See ``LeaseHolder.interrupted``."""
+        return self._leases.interrupted
 
     def stop(self) -> None:
         """Make ``run`` return after the batch in hand, or after 5 s."""

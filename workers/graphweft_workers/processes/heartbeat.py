@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +65,8 @@ class Heartbeat:
     def __init__(self, role: str) -> None:
         self.role = role
         self.state: _State = "starting"
+        self.interrupted: Callable[[], Collection[int]] = tuple
+        """See ``Service.interrupted``."""
         self._error = ""
         self._started = SYSTEM_CLOCK.now().timestamp()
         self._unwritten = False
@@ -106,8 +108,9 @@ class Heartbeat:
         else:
             self._unwritten = False
 
-    def begin(self) -> None:
-        """Write at once that the role has begun its work."""
+    def begin(self, interrupted: Callable[[], Collection[int]] = tuple) -> None:
+        """Write at once that the role has begun its work; ``interrupted`` says from then on where nothing goes on."""
+        self.interrupted = interrupted
         self.state = "running"
         self.beat()
 

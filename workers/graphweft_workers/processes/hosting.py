@@ -109,7 +109,7 @@ class _App(FastStream):
                 traced(role, settings), healthy(role, settings) as heartbeat, open_service(settings) as service,
             ):  # fmt: skip
                 working = asyncio.create_task(service.run(), name="graphweft-service")
-                heartbeat.begin()
+                heartbeat.begin(lambda: service.interrupted)
                 # A service that ends by itself has a defect; FastStream would wait for a signal for ever.
                 working.add_done_callback(lambda _: self.exit())
                 with watched(settings.loop_limit_ms):

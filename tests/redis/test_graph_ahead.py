@@ -120,6 +120,35 @@ async def test_a_graph_whose_last_event_was_trimmed_goes_on(
     assert await gaps(bus) == []
 
 
+@pytest.mark.parametrize("ids", ["go on", "go back"])
+async def test_a_stream_that_is_gone_takes_nothing_with_it_silently(
+    url: str, bus: Bus, graph: GraphStore, raw: Any, rules: RuleSet, tmp_path: Path, ids: str
+) -> None:
+    now = int(time.time() * 1000) + 10_000
+    for number in range(1, 5):
+        await add(raw, number, now + number)
+    await applied(bus, graph, rules, [1, 2, 3, 4])
+    await add(raw, 5, now + 5)  # it waits for a worker
+    await raw.rename(STREAM, "mistake")
+    await add(raw, 6, now + (6 if ids == "go on" else 2))
+    environment = clean_environment() | {"GRAPHWEFT_BUS_URL": url, "GRAPHWEFT_GRAPH_URL": url}
+    environment["GRAPHWEFT_RULES"] = str(tmp_path)
+    async with working(bus, graph, rules):
+        await until(lambda: why(bus), lambda found: found == {APP: "needs_rebuild"}, why="the app waits for a rebuild")
+        assert await notes(graph) == [1, 2, 3, 4]
+        assert await gaps(bus) == [("trimmed", None, f"0:{now + 4}-0")]
+        rebuild = ["rebuild", "--app", APP, "--swap"]
+        done = await asyncio.to_thread(inside, rebuild, environment, folder=tmp_path)
+        assert done.code == 2, done.err
+        assert "3 with the label Note" in done.err
+        assert "--accept-losses" in done.err
+        assert await notes(graph) == [1, 2, 3, 4]
+        done = await asyncio.to_thread(inside, [*rebuild, "--accept-losses"], environment, folder=tmp_path)
+        assert done.code == 0, done.err
+        await until(lambda: notes(graph), lambda found: found == [6], why="the graph is that of the log")
+        await until(lambda: why(bus), lambda found: not found, why="no app waits")
+
+
 async def gaps(bus: Bus) -> list[tuple[str, str | None, str]]:
     """Return the dead letters of what the log lacks."""
     return [(each.reason, each.app_id, each.position) for each in await bus.dead_letters.read(limit=10)]

@@ -32,7 +32,7 @@ from graphweft_workers.engine.partition import AppWriter
 from graphweft_workers.engine.plan.arrangers import Arrangers
 from graphweft_workers.engine.plan.graph_marks import has_plan
 from graphweft_workers.engine.plan.order import Arranger
-from graphweft_workers.engine.plan.plan import FailedRows, Plan, rules_of
+from graphweft_workers.engine.plan.plan import FailedRows, Plan, RestNote
 from graphweft_workers.engine.plan.plan_note import PlanNote
 from graphweft_workers.engine.plan.plan_run import amid
 from graphweft_workers.engine.plan.suspects import Suspects
@@ -577,7 +577,7 @@ def test_the_graph_says_by_which_rules_it_got_there_after_a_defect(
 
     async def apply(events: Sequence[LoggedEvent]) -> str:
         await worker.apply(0, "app", graph.progress.checkpoint, events)
-        return rules_of(graph.progress)
+        return RestNote.of(graph.progress).rules
 
     async def all_of_them() -> list[str]:
         return [await apply(before[:1]), await apply(between[1:3]), await apply(before[3:])]

@@ -90,3 +90,20 @@ def test_entries_with_fields_are_counted_by_their_event() -> None:
     assert entries == [
         {"event": "request_refused", "address": 0}, {"event": "request_refused", "address": 7, "left_out": 2},
     ]  # fmt: skip
+
+
+def test_what_a_library_repeats_in_an_outage_is_limited_with_its_errors() -> None:
+    lines: list[str] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    kept = Kept()
+    kept.addFilter(LimitedLines(LogLimit(clock=VirtualClock()), libraries=["aiokafka"]))
+    for name in ("aiokafka.cluster", "graphweft.bus", "other"):
+        logger = logging.Logger(name)
+        logger.addHandler(kept)
+        for _ in range(2):
+            logger.error("%s: not found", name)
+    assert lines == ["aiokafka.cluster: not found", *["graphweft.bus: not found"] * 2, *["other: not found"] * 2]

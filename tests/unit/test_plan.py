@@ -22,7 +22,7 @@ from graphweft_workers.drivers.neo4j.dialect import NEO4J
 from graphweft_workers.engine.log.duplicates import RecentEvents
 from graphweft_workers.engine.log.read import LoggedEvent, read_range
 from graphweft_workers.engine.plan.order import Arranger
-from graphweft_workers.engine.plan.plan import FailedRows, Plan, planned_end, resumed, rules_of, unwritten
+from graphweft_workers.engine.plan.plan import FailedRows, Plan, RestNote, planned_end, resumed, unwritten
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import START, Checkpoint, Progress, Write
 from graphweft_workers.rule_sets.active_rules import FixedRules
@@ -128,7 +128,7 @@ def test_whatever_interrupts_it(rules: RuleSet, arranger: Arranger, sessions: li
         elif progress.checkpoint.offset != events[-1].entry.offset:
             run(graph, Plan.of(progress.checkpoint, events, arranger), arranger, letters, fuel)
     assert graph.progress.checkpoint == Checkpoint(offset=events[-1].entry.offset)
-    assert rules_of(graph.progress) == rules.digest != ""
+    assert RestNote.of(graph.progress).rules == rules.digest != ""
     assert sorted(graph.done) == sorted(set(names) - graph.bad)
     assert set(letters) == {"/".join(name) for name in graph.bad}
     place = {name: number for number, name in enumerate(graph.done)}
@@ -142,10 +142,10 @@ def test_a_plan_of_one_write_needs_no_note_if_the_rules_are_noted(rules: RuleSet
     only = LoggedEvent(entry=event.entry, plain=event.event, mutations=event.mutations[:1], rules=event.rules)
     [write] = Plan.of(START, [only], arranger).writes(0, lambda _: 10)
     noted = Progress(checkpoint=write.after, note=write.note or "")
-    assert (write.before, write.after, rules_of(noted)) == (START, Checkpoint(offset="0001"), rules.digest)
-    [write] = Plan.of(START, [only], arranger, noted=rules.digest).writes(0, lambda _: 10)
+    assert (write.before, write.after, RestNote.of(noted).rules) == (START, Checkpoint(offset="0001"), rules.digest)
+    [write] = Plan.of(START, [only], arranger, noted=RestNote.of(noted)).writes(0, lambda _: 10)
     assert (write.before, write.after, write.note) == (START, Checkpoint(offset="0001"), None)
-    [write] = Plan.of(START, [only], arranger, noted="other").writes(0, lambda _: 10)
+    [write] = Plan.of(START, [only], arranger, noted=RestNote("other")).writes(0, lambda _: 10)
     assert write.note is not None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from graphweft_contracts import BusUnavailable, Transient, channels, wire
@@ -81,6 +81,11 @@ class Archiver:
         """Partitions of which nothing is left to trim."""
         self.archived = 0
         """Entries that were archived."""
+
+    @property
+    def interrupted(self) -> Collection[int]:
+        """See ``LeaseHolder.interrupted``."""
+        return self._leases.interrupted
 
     def stop(self) -> None:
         """Make ``run`` return after the entries in hand are archived."""

@@ -108,11 +108,11 @@ async def digest(app: App, data: Data = None, json: Json = False) -> None:
     """
     async with running_graph(Settings.load(data=data)) as graph:
         from graphweft_workers.engine.plan.digest import read_digest
-        from graphweft_workers.engine.plan.plan import rules_of
+        from graphweft_workers.engine.plan.plan import RestNote
 
         found = await read_digest(graph, app)
         at = [
-            {"partition": partition, "offset": progress.checkpoint.offset, "rules": rules_of(progress) or None}
+            {"partition": partition, "offset": progress.checkpoint.offset, "rules": RestNote.of(progress).rules or None}
             for partition in await graph.checkpoints(app, timeout_s=_QUERY_TIMEOUT_S)
             for progress in [await graph.progress(app, partition)]
         ]

@@ -78,6 +78,9 @@ class RebuildOptions:
     swap: Annotated[
         bool, typer.Option("--swap", help="Put the new graph in the place of the live one; with --verify, if equal.")
     ] = False
+    accept_losses: Annotated[
+        bool, typer.Option("--accept-losses", help="With --swap: the log has lost what the live graph holds; drop it.")
+    ] = False
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted rebuild.")] = False
     drop: Annotated[
         bool, typer.Option("--drop", help="Delete the graph at the place of the new one, and build none.")
@@ -93,6 +96,8 @@ class RebuildOptions:
             raise InvalidSettings("--rules and --as-lived exclude each other: give one of them")
         if self.rules is not None and self.verify:
             raise InvalidSettings("--rules makes another graph than the live one: `graphweft diff` compares both")
+        if self.accept_losses and not self.swap:
+            raise InvalidSettings("--accept-losses is about the live graph, which only --swap replaces: add --swap")
         if self.drop and (self.to or self.rules or self.as_lived or self.verify or self.swap or self.resume):
             raise InvalidSettings("--drop only deletes a graph: use it without other options of a rebuild")
 
@@ -170,6 +175,8 @@ class _RebuildWork:
                 restoring = make_restoring(self.settings, self.bus, graph, app, warn)
                 work = Rebuild(log, graph, self.rules, given=self.given, tell=tell, restoring=restoring)
                 await work.begin(resume=options.resume, swap=options.swap)
+                if options.swap and not options.accept_losses:
+                    await work.refuse_losses()
                 report.resumed, report.gaps = work.continued, work.gaps
                 if self.to is None and not options.resume:
                     expect(await log.entry_count())

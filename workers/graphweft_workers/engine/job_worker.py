@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import batched
 from typing import Final
@@ -71,6 +71,11 @@ class JobWorker:
         """By partition: when its tick is due. One that comes back keeps its turn, and a new one has it at once."""
         self.emitted: int = 0
         """Events appended to the bus, repeated ones included."""
+
+    @property
+    def interrupted(self) -> Collection[int]:
+        """See ``LeaseHolder.interrupted``."""
+        return self._leases.interrupted
 
     def stop(self) -> None:
         """Make ``run`` return after the batch in hand, or after 5 s."""

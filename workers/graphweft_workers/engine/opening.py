@@ -15,6 +15,7 @@ from graphweft_workers.engine.log.effect_ledger import EffectLedger
 from graphweft_workers.engine.log.history import known_before
 from graphweft_workers.engine.log.ledger_reader import ledger_as_lived
 from graphweft_workers.engine.log.position_note import PositionNote
+from graphweft_workers.engine.log.read import letter_of_new_log
 from graphweft_workers.engine.log.series_store import read_marks
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import CommittedPosition
@@ -118,6 +119,7 @@ class PartitionOpening:
             held = start
         if again and not is_after(again, start.offset):
             again = ""
+        await self._report_new_log(number, held, committed)
         if is_after(at, start.offset):
             logger.warning(
                 "graph_is_behind", partition=number, graph=start.offset, position=committed.offset,
@@ -126,6 +128,20 @@ class PartitionOpening:
                 "the events between the two are read again, and those that its graphs hold are passed over",
             )  # fmt: skip
         return start, again, held
+
+    async def _report_new_log(self, number: int, kept: CommittedPosition, committed: CommittedPosition) -> None:
+        """Write a dead letter if the log never had as many entries as the graph server holds the effects of.
+
+        With an archive, what the bus lost can be put back; ``continuation`` tells.
+        """
+        if self._bus.archive is not None or not is_after(kept.offset, committed.offset):
+            return
+        written = next(each.written for each in await self._bus.partitions.status() if each.id == number)
+        missing = self._bus.offsets.entries_up_to(kept) - written
+        if missing > 0:
+            letter = letter_of_new_log(number, kept.offset, missing)
+            await self._bus.dead_letters.put([letter])
+            logger.error("log_recreated", partition=number, at=kept.offset, missing=missing, message=letter.message)
 
     async def _may_trust(self, number: int, start: CommittedPosition, committed: CommittedPosition) -> bool:
         """Tell whether to take graphs for complete although the graph server says nothing of a partition.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from graphweft_contracts import Transient
 from graphweft_contracts.bounded_dict import BoundedDict
@@ -110,6 +110,11 @@ class MutationWorker:
             warned=BoundedDict(),
             applied=self._count,
         )
+
+    @property
+    def interrupted(self) -> Collection[int]:
+        """See ``LeaseHolder.interrupted``."""
+        return self._leases.interrupted
 
     def stop(self) -> None:
         """Make ``run`` return after the batch in hand is applied and committed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -161,6 +161,11 @@ class InjectionResponder:
     def waiting(self) -> int:
         """How many requests wait for a slot."""
         return len(self._waiting)
+
+    @property
+    def interrupted(self) -> Collection[int]:
+        """None: a responder holds no partitions."""
+        return ()
 
     def stop(self) -> None:
         """Make ``run`` return after the requests in hand are answered."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from graphweft_contracts import BusUnavailable, GraphUnavailable, InvalidRules
@@ -90,6 +91,11 @@ class CheckedService:
                 if task is not None:
                     task.cancel()
             await asyncio.gather(checking, begin, return_exceptions=True)
+
+    @property
+    def interrupted(self) -> Collection[int]:
+        """See ``Service.interrupted``."""
+        return self._service.interrupted
 
     def stop(self) -> None:
         """End the service, or do not begin it."""

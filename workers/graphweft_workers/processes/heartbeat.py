@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +67,8 @@ class Heartbeat:
         self.state: _State = "starting"
         self.reached: Callable[[], Mapping[str, bool]] = dict[str, bool]
         """Tells of what only this role uses, by name, whether it answers; see ``Reaching``."""
+        self.interrupted: Callable[[], Collection[int]] = tuple
+        """See ``Service.interrupted``."""
         self._error = ""
         self._started = SYSTEM_CLOCK.now().timestamp()
         self._unwritten = False
@@ -108,8 +110,9 @@ class Heartbeat:
         else:
             self._unwritten = False
 
-    def begin(self) -> None:
-        """Write at once that the role has begun its work."""
+    def begin(self, interrupted: Callable[[], Collection[int]] = tuple) -> None:
+        """Write at once that the role has begun its work; ``interrupted`` says from then on where nothing goes on."""
+        self.interrupted = interrupted
         self.state = "running"
         self.beat()
 

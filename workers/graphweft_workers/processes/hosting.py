@@ -111,7 +111,7 @@ class _App(FastStream):
                 working = asyncio.create_task(service.run(), name="graphweft-service")
                 if isinstance(service, Reaching):
                     heartbeat.reached = service.reached
-                heartbeat.begin()
+                heartbeat.begin(lambda: service.interrupted)
                 # A service that ends by itself has a defect; FastStream would wait for a signal for ever.
                 working.add_done_callback(lambda _: self.exit())
                 with watched(settings.loop_limit_ms):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from graphweft_workers.engine.job_worker import JobWorker
@@ -48,6 +48,11 @@ class _JobWorkers:
         async with asyncio.TaskGroup() as tasks:
             for worker in self._workers:
                 tasks.create_task(worker.run())
+
+    @property
+    def interrupted(self) -> Collection[int]:
+        """See ``Service.interrupted``."""
+        return {number for worker in self._workers for number in worker.interrupted}
 
     def stop(self) -> None:
         for worker in self._workers:

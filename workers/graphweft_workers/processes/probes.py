@@ -3,7 +3,8 @@
 - ``/livez`` asks the event loop of the process only, which answers or does not: a restart mends a loop that hangs, and
   no server.
 - ``/startupz`` answers 503 until the role has loaded its rules and begun its work.
-- ``/readyz`` answers 503 also while a server that the role needs does not answer.
+- ``/readyz`` answers 503 also while a server that the role needs does not answer, and while the work on a partition
+  fails again and again, which it names.
 
 Routes are ASGI applications by path, as FastStream and Prometheus have them too. Nothing but states is told: the
 address may be open to a whole cluster.
@@ -46,8 +47,13 @@ def routes(heartbeat: Heartbeat, look: Callable[[], Awaitable[Mapping[str, bool]
     async def readyz() -> tuple[int, dict[str, Any]]:
         status, told = await startupz()
         seen = await look()
-        servers = {name: "ok" if answers else "unavailable" for name, answers in seen.items()}
-        return status if all(seen.values()) else 503, {**told, **servers}
+        servers: dict[str, str | list[int]] = {
+            name: "ok" if answers else "unavailable" for name, answers in seen.items()
+        }
+        interrupted = sorted(heartbeat.interrupted())
+        if interrupted:
+            servers["interrupted"] = interrupted
+        return status if all(seen.values()) and not interrupted else 503, {**told, **servers}
 
     return {"/livez": _json(livez), "/startupz": _json(startupz), "/readyz": _json(readyz)}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol, runtime_checkable
 
 from graphweft_workers.settings.settings import Settings
@@ -12,6 +12,11 @@ from graphweft_workers.settings.settings import Settings
 
 class Service(Protocol):
     """A hosted service."""
+
+    @property
+    def interrupted(self) -> Collection[int]:
+        """The partitions that it holds and where its work has failed again and again: nothing goes on there."""
+        ...
 
     async def run(self) -> None:
         """Work until ``stop``, then finish the current work."""

@@ -13,6 +13,7 @@ from graphweft_workers.archive.erasures import Erasures, erasures_in
 from graphweft_workers.archive.log_gaps import LogGap, check_accepted, log_gaps, missing_entries
 from graphweft_workers.archive.preludes import Prelude, folder_of, is_of_prelude, prelude_of, preludes_in
 from graphweft_workers.archive.reader import ArchiveReader
+from graphweft_workers.engine.apply.log_misfit import misfit_of
 from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
@@ -107,6 +108,16 @@ class AppLog:
         gaps = await log_gaps(self.bus, await self.partitions())
         check_accepted(gaps, f"the graph of {self.app_id!r} cannot be rebuilt", archived=self.bus.archive is not None)
         return gaps
+
+    async def lost_by(self) -> str:
+        """Return, in words about the live graph, how the log lacks what made it; empty if that is not known."""
+        for number in sorted(await self.marks()):
+            if is_of_prelude(number):
+                continue
+            progress = await self.live.progress(self.app_id, number)
+            if misfit := await misfit_of(self.bus.log, self.bus.partitions, number, progress):
+                return f"it stands at {progress.checkpoint.offset} of partition {number}, {misfit.why}"
+        return ""
 
     async def erasures(self) -> Erasures:
         """Return the erasures that the archive records; none without an archive."""

@@ -27,6 +27,7 @@ from graphweft_workers.ports.graph_store import START, GraphStore
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
+from graphweft_workers.replay.graph_losses import find_losses
 from graphweft_workers.replay.histories import replay_preludes
 from graphweft_workers.replay.replay import Replay, ReplayStep, failed_letters
 from graphweft_workers.replay.restatement import LetterCounts, Restatement
@@ -348,6 +349,26 @@ class Rebuild:
                 f"the log says that the past of {self._app_id!r} follows these rules, and the live graph does not yet: "
                 "start the workers, wait until `graphweft status` shows no lag, and repeat the command with --resume"
             )
+
+    async def refuse_losses(self) -> None:
+        """Raise ``InvalidSettings`` if a swap would drop nodes because the log has lost what they were made from.
+
+        Call it first. The new graph is built to its end for that, only if the log has lost anything, and deleted.
+        """
+        if not (lost := await self._log.lost_by()):
+            return
+        await self.run()
+        sets = await rule_sets(self._log, self._rules)
+        found = await find_losses(self._live, self._graph, self._app_id, sets, fewer=True)
+        await self._graph.whole.drop(self._app_id)
+        if found.nodes:
+            raise InvalidSettings(
+                f"the log has lost what the live graph of {self._app_id!r} was made from: {lost}. A new graph would "
+                f"lack {replace(found, schema=())}. Restore the log, or repeat the command with --accept-losses"
+            )
+        self._new, self._after_preludes = True, False
+        self.done.clear()
+        await self._write_basis()
 
     async def swap(self) -> None:
         """Put the new graph in the place of the live one, which gets the place of the new one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, Final, cast, override
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -61,18 +61,23 @@ class LogLimit:
 
 
 class LimitedLines(logging.Filter):
-    """A filter for loggers whose lines unknown peers can cause. Errors always pass.
+    """A filter for lines that unknown peers can cause, and for those of libraries that repeat them in an outage.
 
     The kind is the event of an entry of ours, and the text before its arguments are put in of others.
     """
 
-    def __init__(self, limit: LogLimit | None = None) -> None:
+    def __init__(self, limit: LogLimit | None = None, *, libraries: Sequence[str] = ()) -> None:
+        """Errors always pass. With ``libraries``, lines of these are limited, errors too, and no others."""
         super().__init__()
         self._limit = limit or LogLimit()
+        self._libraries = frozenset(libraries)
 
     @override
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno >= logging.ERROR:
+        if self._libraries:
+            if record.name.partition(".")[0] not in self._libraries:
+                return True
+        elif record.levelno >= logging.ERROR:
             return True
         given: Any = record.msg
         # Entries of structlog's loggers have their fields here.

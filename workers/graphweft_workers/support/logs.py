@@ -10,7 +10,9 @@ from typing import Any, Final, Literal, TextIO
 import structlog
 from rich.console import Console
 
+from graphweft.transports import NOISY_LOGGERS
 from graphweft_workers.support.log_context import with_ids
+from graphweft_workers.support.log_limit import LimitedLines
 from graphweft_workers.support.printable import printable, printable_lines
 from graphweft_workers.telemetry.metrics import LOG_ENTRIES, OTHER
 
@@ -112,6 +114,7 @@ def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
         )
     )
+    handler.addFilter(LimitedLines(libraries=NOISY_LOGGERS))
     # What libraries and asyncio log would go to standard error in a form of their own.
     others = logging.getLogger()
     others.handlers = [*(each for each in others.handlers if not isinstance(each, _StandardError)), handler]

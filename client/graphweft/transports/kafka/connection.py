@@ -77,6 +77,15 @@ _TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     # Some hundred thousand messages: who reads them later asks the log.
     channels.EFFECTS_TOPIC: {"retention.bytes": str(64 * 1024**2), "segment.bytes": str(16 * 1024**2)},
 }
+OF_EVENTS: Final = (
+    channels.EVENTS_TOPIC,
+    channels.DEAD_LETTERS_TOPIC,
+    channels.PARTITIONS_TOPIC,
+    channels.RULE_SETS_TOPIC,
+    channels.PURGES_TOPIC,
+    channels.USAGE_TOPIC,
+)
+"""The topics that ``make_topics`` makes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +188,7 @@ async def find_topics(admin: AIOKafkaAdminClient, partitions: int, copies: Copie
 
     A tenant sees no others, and may make none.
     """
-    present = await _present(admin)
+    present = await present_topics(admin)
     if channels.EVENTS_TOPIC in present and channels.PARTITIONS_TOPIC in present:
         return present[channels.EVENTS_TOPIC]
     return await make_topics(admin, partitions, copies)
@@ -190,25 +199,18 @@ async def make_topics(admin: AIOKafkaAdminClient, partitions: int, copies: Copie
 
     ``partitions`` applies to a new topic only. ``agreed_layout`` maps keys. Raises ``KafkaError``.
     """
-    single = (
-        channels.DEAD_LETTERS_TOPIC,
-        channels.PARTITIONS_TOPIC,
-        channels.RULE_SETS_TOPIC,
-        channels.PURGES_TOPIC,
-        channels.USAGE_TOPIC,
-    )
-    wanted = {channels.EVENTS_TOPIC: partitions, **dict.fromkeys(single, 1)}
-    return (await _make(admin, await _present(admin), wanted, copies))[channels.EVENTS_TOPIC]
+    wanted = {**dict.fromkeys(OF_EVENTS, 1), channels.EVENTS_TOPIC: partitions}
+    return (await _make(admin, await present_topics(admin), wanted, copies))[channels.EVENTS_TOPIC]
 
 
 async def make_workers_topic(admin: AIOKafkaAdminClient, name: str, copies: Copies) -> None:
     """Make a topic that only workers write, if it is missing: others need no right to it. Raises ``KafkaError``."""
-    await _make(admin, await _present(admin), {name: 1}, copies)
+    await _make(admin, await present_topics(admin), {name: 1}, copies)
 
 
 async def present_partitions(admin: AIOKafkaAdminClient) -> int:
     """Return the current number of partitions of events, 0 without the topic. Raises ``KafkaError``."""
-    return (await _present(admin)).get(channels.EVENTS_TOPIC, 0)
+    return (await present_topics(admin)).get(channels.EVENTS_TOPIC, 0)
 
 
 async def make_context_topics(admin: AIOKafkaAdminClient, partitions: int, copies: Copies) -> int:
@@ -217,7 +219,7 @@ async def make_context_topics(admin: AIOKafkaAdminClient, partitions: int, copie
     New topics get as many partitions as the events have, or ``partitions`` if that topic does not exist, but 16 at
     most: so many responders share the requests. Raises ``KafkaError``.
     """
-    present = await _present(admin)
+    present = await present_topics(admin)
     count = min(present.get(channels.EVENTS_TOPIC) or partitions, _CONTEXT_PARTITIONS)
     wanted = {channels.CONTEXT_REQUESTS_TOPIC: count, channels.CONTEXT_REPLIES_TOPIC: count}
     return (await _make(admin, present, wanted, copies))[channels.CONTEXT_REQUESTS_TOPIC]
@@ -228,7 +230,7 @@ async def find_replies(admin: AIOKafkaAdminClient, app_id: str) -> int | None:
 
     Else None. Raises ``KafkaError`` if ``app_id`` is not that app; empty is any.
     """
-    present = await _present(admin)
+    present = await present_topics(admin)
     if channels.CONTEXT_REPLIES_TOPIC in present or channels.CONTEXT_REQUESTS_TOPIC not in present:
         return None
     if not any(name.startswith(f"{channels.CONTEXT_REPLIES_TOPIC}.") for name in present):
@@ -240,7 +242,8 @@ async def find_replies(admin: AIOKafkaAdminClient, app_id: str) -> int | None:
     return present[channels.CONTEXT_REQUESTS_TOPIC]
 
 
-async def _present(admin: AIOKafkaAdminClient) -> Mapping[str, int]:
+async def present_topics(admin: AIOKafkaAdminClient) -> Mapping[str, int]:
+    """Return the number of partitions of each topic that there is. Raises ``KafkaError``."""
     described: Sequence[Mapping[str, Any]] = await admin.describe_topics()  # a request by name could create the topic
     return {topic["topic"]: len(topic["partitions"]) for topic in described}
 
@@ -274,7 +277,7 @@ async def _make(
         if clock.monotonic() > deadline:
             raise KafkaError(f"the brokers do not know the new topic {missing[0]} after {timing.topic_s:.0f} s")
         await clock.sleep(timing.topic_step_s)
-        present = await _present(admin)
+        present = await present_topics(admin)
     return present
 
 

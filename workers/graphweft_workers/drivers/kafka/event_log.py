@@ -22,12 +22,13 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
 
 from graphweft.transports.kafka.connection import (
+    OF_EVENTS,
     Servers,
     bus_errors,
     fields_of,
     make_topics,
     make_workers_topic,
-    present_partitions,
+    present_topics,
     start_client,
 )
 from graphweft.transports.kafka.layout import agreed_layout, store_order
@@ -42,6 +43,9 @@ from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTim
 from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry
 from graphweft_workers.ports.pages import LEAST, PAGE_BYTES, last_page, size_of
 from graphweft_workers.ports.partitions import PartitionStatus
+from graphweft_workers.support.lazy_logger import get_logger
+
+logger = get_logger("graphweft.bus")
 
 _REQUEST_MS: Final = 10_000
 _NEAR: Final = 200
@@ -49,6 +53,8 @@ _NEAR: Final = 200
 _FIRST_SPAN: Final = 16
 """Offsets that are read back first, before the size of the records is known."""
 _SPAN_GROWTH: Final = 8
+_NOWHERE: Final = (-1, "")
+"""The position and the note of a group that has none."""
 _LAST_MS: Final = 253_402_300_799_000
 """The last second of the year 9999: a producer may send any time."""
 
@@ -96,7 +102,7 @@ class KafkaEventLog:
         self._ends: dict[int, tuple[CommittedPosition, int]] = {}
         """By partition: the committed position, and the offset after the control records that follow it."""
         self._made = set[str]()
-        """Topics of workers that are known to exist."""
+        """Topics of workers that were made or found."""
         self._admin: Any = None
         self._administrating = asyncio.Lock()
 
@@ -105,15 +111,28 @@ class KafkaEventLog:
         if self._count is not None and not fresh:
             return self._count  # without the lock, so that a server that does not answer delays nobody
         async with self._counting:
-            if self._count is None:
+            if self._count is None or fresh:
                 async with self._administration() as admin:
-                    count = await make_topics(admin, self._new.partitions, self._servers.copies)
-                    layout = await agreed_layout(self._servers, admin, count, self._new.order)
-                self._count = max(count, layout.partitions)
-            elif fresh:
-                async with self._administration() as admin:
-                    self._count = max(self._count, await present_partitions(admin))
+                    self._count = await self._made_count(admin)
             return self._count
+
+    async def _made_count(self, admin: Any) -> int:
+        """Return the number of partitions; make the topics, also again if the cluster has lost them."""
+        known = self._count
+        if known is not None:
+            present = await present_topics(admin)
+            lost = sorted({*OF_EVENTS, *self._made} - present.keys())
+            if not lost:
+                return max(known, present[channels.EVENTS_TOPIC])
+            logger.error(
+                "topics_lost", topics=lost,
+                message="the cluster has lost topics of graphweft; they are made again, without what they held",
+                next="restore the cluster, or see `graphweft status` for apps that need a rebuild",
+            )  # fmt: skip
+        count = await make_topics(admin, self._new.partitions, self._servers.copies)
+        for name in sorted(self._made):
+            await make_workers_topic(admin, name, self._servers.copies)
+        return max(count, (await agreed_layout(self._servers, admin, count, self._new.order)).partitions)
 
     async def with_topic(self, name: str) -> None:
         """Make the topics of events, and one that only workers write."""
@@ -167,6 +186,15 @@ class KafkaEventLog:
         """See ``Partitions.committed``."""
         await self.count()
         position, note = (await self._positions([partition], self._group_name))[partition]
+        if position > 0:
+            topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
+            _, end = (await self._ranges.bounds([topic_partition]))[topic_partition]
+            if position > end:
+                logger.error(
+                    "position_of_another_log", group=self._group_name, partition=partition, position=position, end=end,
+                    message="the log was recreated or lost its end; it is read from its start",
+                )  # fmt: skip
+                position, note = _NOWHERE
         self._group.is_committed(partition, position, note)
         return _committed(position, note)
 
@@ -228,9 +256,10 @@ class KafkaEventLog:
         if not offset:
             return []
         topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
-        first, _ = (await self._ranges.bounds([topic_partition]))[topic_partition]
+        first, last = (await self._ranges.bounds([topic_partition]))[topic_partition]
         found: list[Entry] = []
-        end, span, size = int(offset) + 1, min(limit, self._spans.get(partition, _FIRST_SPAN)), 0
+        end = min(int(offset) + 1, last)  # a position may be of a log that was there before
+        span, size = min(limit, self._spans.get(partition, _FIRST_SPAN)), 0
         while end > first and len(found) < limit and (size < PAGE_BYTES or len(found) < LEAST):
             start = max(first, end - span)
             records = await self._ranges.read(topic_partition, start, end, last_bytes=PAGE_BYTES)

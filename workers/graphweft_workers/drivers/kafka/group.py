@@ -120,9 +120,8 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         self.is_committed(partition, position, note)
 
     def is_committed(self, partition: int, position: int, note: str = "") -> None:
-        """Remember the group's position, so that ``commit`` does not move it back."""
-        if position >= self._committed.get(partition, _NOWHERE)[0]:
-            self._committed[partition] = (position, note)
+        """Remember the group's position, so that ``commit`` does not move it back. A log that began anew has none."""
+        self._committed[partition] = (position, note)
 
     async def aclose(self) -> None:
         """Leave the group; a static member stays in it until its session ends."""

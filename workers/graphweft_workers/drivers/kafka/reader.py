@@ -103,7 +103,8 @@ class RangeReader:
     async def bounds(self, partitions: Sequence[Any]) -> dict[Any, tuple[int, int]]:
         """Return for each partition the first offset and the offset after the last committed record."""
         async with self._using:
-            return await self._guarded(self._bounds(partitions))
+            topics = ", ".join(sorted({partition.topic for partition in partitions}))
+            return await self._guarded(self._bounds(partitions), f"where {topics} begins and ends is not known")
 
     async def read(
         self, partition: Any, start: int, end: int, *, limit: int | None = None, last_bytes: int | None = None
@@ -116,7 +117,10 @@ class RangeReader:
             return ()
         most = end - start if limit is None else limit
         async with self._using:
-            return await self._guarded(self._read(partition, start, end, most, last_bytes))
+            return await self._guarded(
+                self._read(partition, start, end, most, last_bytes),
+                f"{start} to {end} of partition {partition.partition} of {partition.topic} cannot be read",
+            )
 
     async def aclose(self) -> None:
         """Close the connection; a later call opens it again."""
@@ -124,9 +128,9 @@ class RangeReader:
         if consumer is not None:
             await stop_consumer(consumer)
 
-    async def _guarded[Result](self, work: Coroutine[Any, Any, Result]) -> Result:
+    async def _guarded[Result](self, work: Coroutine[Any, Any, Result], what: str) -> Result:
         try:
-            with bus_errors("the bus is unavailable"):
+            with bus_errors(what):
                 async with asyncio.timeout(_RANGE_S):
                     result: Result = await work
         except BusUnavailable:

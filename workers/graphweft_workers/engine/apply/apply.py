@@ -24,7 +24,7 @@ from graphweft_workers.engine.failures.row_letters import RowLetters
 from graphweft_workers.engine.log.read import LoggedEvent, log_defect
 from graphweft_workers.engine.plan.arrangers import Arrangers
 from graphweft_workers.engine.plan.order import Arranger, Step
-from graphweft_workers.engine.plan.plan import Plan, Row, resumed, rows_of, rules_of, steps_of, unwritten
+from graphweft_workers.engine.plan.plan import Plan, RestNote, Row, resumed, rows_of, steps_of, unwritten
 from graphweft_workers.engine.plan.plan_run import PlanRun, suspected
 from graphweft_workers.engine.plan.suspects import Suspects
 from graphweft_workers.engine.usage.memory_quota import MemoryQuota
@@ -78,8 +78,8 @@ class Applier:
         self._failing = FailingRows(
             self._writes, self._letters, counts, self._suspects, names=names, memory=memory
         )  # fmt: skip
-        self._noted: BoundedDict[tuple[int, str], str] = BoundedDict()
-        """By partition and app: the digest of the rules in the graph's note."""
+        self._noted: BoundedDict[tuple[int, str], RestNote] = BoundedDict()
+        """By partition and app: what the graph's note says."""
         self._ahead: dict[int, BoundedDict[int, _Ahead]] = {}
         """By partition, and identity of the first event, which the value keeps."""
 
@@ -107,7 +107,7 @@ class Applier:
         if ahead.changes != self._suspects.changes and not strikes:
             run.isolate(self._suspects)
         reached = await self._run(run, strikes)
-        self._noted[partition, app_id] = plan.rules
+        self._noted[partition, app_id] = noted if noted and plan.is_noted else RestNote(plan.rules, plan.entry)
         return reached
 
     async def _run(self, run: PlanRun, strikes: int) -> Checkpoint:
@@ -166,7 +166,7 @@ class Applier:
 
     def opened(self, partition: int, app_id: str, progress: Progress) -> None:
         """Remember what the graph's note says: other workers may have written it."""
-        self._noted[partition, app_id] = rules_of(progress)
+        self._noted[partition, app_id] = RestNote.of(progress)
 
     async def resume(
         self, partition: int, app_id: str, progress: Progress, events: Sequence[LoggedEvent], *, strikes: int = 0

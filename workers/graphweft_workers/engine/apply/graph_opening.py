@@ -7,14 +7,12 @@ from typing import NamedTuple
 
 from graphweft_contracts import QueryFailed
 from graphweft_workers.engine.apply.half_done import HalfDonePlans
+from graphweft_workers.engine.apply.log_misfit import misfit_of
 from graphweft_workers.engine.apply.older_graph import NeedsRebuild, OlderGraphs
 from graphweft_workers.engine.apply.worker_state import WorkerState
 from graphweft_workers.engine.log.read import LoggedEvent, letter_of_gap
 from graphweft_workers.engine.plan.graph_marks import has_plan
-from graphweft_workers.ports.event_log import EntriesLost
-from graphweft_workers.ports.graph_store import Checkpoint
-from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.ports.partitions import PartitionStatus
+from graphweft_workers.ports.graph_store import Checkpoint, Progress
 from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.mutation")
@@ -61,7 +59,7 @@ class GraphOpening:
         checkpoint = progress.checkpoint
         await state.seals.check(number, app_id, checkpoint)
         self._older.check(app_id, checkpoint.offset)
-        await self._check_log(app_id, checkpoint.offset, events[-1].entry.offset)
+        await self._check_log(app_id, progress, events[-1].entry.offset)
         await self._half_done.check_rules(app_id, progress)
         events = [*events, *await self._half_done.events_after(app_id, events, progress)]
         applier.opened(number, app_id, progress)
@@ -71,43 +69,24 @@ class GraphOpening:
         await prepare(app_id, events)
         return OpenedGraph(await applier.resume(number, app_id, progress, events, strikes=strikes), 0, events)
 
-    async def _check_log(self, app_id: str, offset: str, last: str) -> None:
-        """Raise if a graph stands at an entry that the log has surely lost with its end.
+    async def _check_log(self, app_id: str, progress: Progress, last: str) -> None:
+        """Raise if a graph stands at an entry that the log has surely lost, with its end or as a whole.
 
         Other events would count as applied, up to ``last``, or come behind effects that the log does not hold. An entry
-        before all that the log has was trimmed. One that may have been removed from between others, by hand or because
-        the archive has a gap there, has its effects in the graph: that gets a dead letter and stops nothing. An offset
-        of one number is there if the log does not end before it.
+        that was removed from between others gets a dead letter and stops nothing.
         """
-        log, number = self._state.log, self._number
-        if is_after(offset, last):
-            end = (await self._status()).end
-            if not is_after(offset, end):
-                return
-            why = f"which ends at {end or 'nothing'}: the log was recreated or lost its end"
-        elif "-" in offset and offset != last and not await log.entries(number, [offset]):
-            before = await log.before(number, offset, limit=1)
-            if not before:
-                return
-            if not is_after(offset, (await self._status()).deleted):
-                await self._report_gap(app_id, offset)
-                return
-            try:
-                await log.after(number, before[-1].offset, limit=1)
-            except EntriesLost:
-                await self._report_gap(app_id, offset)
-                return
-            why = "which holds no such entry: the log lost its end and went on, as after a fail-over"
-        else:
+        state, number, offset = self._state, self._number, progress.checkpoint.offset
+        if offset == last and "-" in offset:
             return
-        raise NeedsRebuild(
-            f"the graph of {app_id!r} stands at {offset} of partition {number}, {why}. Restore the log, or "
-            f"rebuild the graph from it: `graphweft rebuild --app {app_id} --swap`",
-            retry_after_s=5.0,
-        )
-
-    async def _status(self) -> PartitionStatus:
-        return next(each for each in await self._state.partitions.status() if each.id == self._number)
+        misfit = await misfit_of(state.log, state.partitions, number, progress, last=last)
+        if misfit is not None and misfit.removed:
+            await self._report_gap(app_id, offset)
+        elif misfit is not None:
+            raise NeedsRebuild(
+                f"the graph of {app_id!r} stands at {offset} of partition {number}, {misfit.why}. Restore the log, or "
+                f"rebuild the graph from it: `graphweft rebuild --app {app_id} --swap`",
+                retry_after_s=5.0,
+            )
 
     async def _report_gap(self, app_id: str, offset: str) -> None:
         letter = letter_of_gap(self._number, offset, app_id, clock=self._state.clock)

@@ -37,6 +37,8 @@ class LeaseHolder:
         self.clock = clock
         self.timing = timing
         self.stopping = asyncio.Event()
+        self.interrupted: set[int] = set()
+        """Held partitions whose work has failed twice in a row or more, and has read nothing since."""
         self._thread: LeaseThread | None = None
         self._lines = LogLimit(clock=clock)
 
@@ -131,6 +133,8 @@ class LeaseHolder:
             except Transient as error:
                 # Opening a partition is not progress: a first batch that always fails must wait longer each time.
                 attempt = 1 if lease is not None and lease.progressed else attempt + 1
+                if lease is not None and attempt > 1:
+                    self.interrupted.add(number)
                 await self._back_off("partition_interrupted", error, attempt, partition=number)
             except asyncio.CancelledError:
                 if is_being_cancelled():
@@ -144,6 +148,7 @@ class LeaseHolder:
         await self._release(number)
 
     async def _release(self, number: int) -> None:
+        self.interrupted.discard(number)
         if self._thread is not None:
             self._thread.held.discard(number)
         try:
@@ -196,7 +201,11 @@ class Lease:
         read = holder.bus.log.read(self.number, after, limit=limit, wait_s=wait_s)
         async with _racing(read, holder) as (reading, both):
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            return reading.result() if reading.done() else Batch(entries=[])
+            if not reading.done():
+                return Batch(entries=[])
+            batch = reading.result()
+            holder.interrupted.discard(self.number)
+            return batch
 
     async def finish[T](self, work: Coroutine[Any, Any, T], *, grace_s: float = 0.0) -> asyncio.Task[T] | None:
         """Do work that may outlast the lease, which is extended meanwhile; return its task when it has succeeded.

@@ -450,6 +450,22 @@ def letter_of_lost(
     )
 
 
+def letter_of_new_log(partition: int, after: str, missing: int, *, clock: Clock = SYSTEM_CLOCK) -> DeadLetter:
+    """Return the dead letter of a log that lacks at least ``missing`` entries up to ``after``, where graphs were."""
+    return DeadLetter(
+        id=f"{partition}:{after}:recreated",
+        reason="trimmed",
+        message=f"the log of this partition was recreated or lost its end: graphs were at this position, and "
+        f"{counted(missing, 'entry')} up to it were never written to the log that is there. Events that waited for an "
+        "effect are lost, and a rebuild lacks all others. Restore the log, or emit the events again if you have them; "
+        "drop this letter to accept the loss",
+        position=f"{partition}:{after}",
+        count=missing,
+        time=clock.now(),
+        fields={},
+    )
+
+
 def _retries_only_copy(each: LoggedEvent, recent: RecentEvents) -> bool:
     """Tell whether an entry that counts as a copy retries the only entry that it is a copy of, which was refused."""
     retried = each.retried

@@ -16,13 +16,14 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from msgspec import Struct
 
 from graphweft_contracts import DeadLetterReason
 from graphweft_rules import BoundMutation
 from graphweft_workers.engine.log.read import LoggedEvent
+from graphweft_workers.engine.plan.entry_mark import EntryMark, in_note
 from graphweft_workers.engine.plan.graph_marks import has_plan
 from graphweft_workers.engine.plan.order import Arranger, Step
 from graphweft_workers.engine.plan.plan_note import PlanNote, compact
@@ -83,6 +84,31 @@ class FailedRows:
         return (self.rule, self.mutation)
 
 
+class RestNote(NamedTuple):
+    """The note that a finished plan leaves behind: by which rules the graph got there, and from which log."""
+
+    rules: str = ""
+    """The digest of the rules; empty if it is unknown or they have no files."""
+    entry: EntryMark | None = None
+    """Of an entry that had taken effect, not always the last one."""
+
+    def encode(self) -> str:
+        """Return the text for the graph."""
+        return _of_rules(self.rules) if self.entry is None else compact(_rules_body(self.rules) | in_note(self.entry))
+
+    @classmethod
+    def of(cls, progress: Progress) -> RestNote:
+        """Read the note of a graph; that of a plan says the same."""
+        try:
+            note: Any = json.loads(progress.note)
+        except ValueError:
+            return cls()
+        if not isinstance(note, dict):
+            return cls()
+        body = cast("Mapping[str, Any]", note)
+        return cls(str(body.get("rules", "")), EntryMark.of_note(body))
+
+
 def _full(_: str) -> WriteLimit:
     return "full"
 
@@ -103,18 +129,20 @@ class Plan:
     """The digest of the rule set of all rows; empty for rules without files."""
     events: Sequence[LoggedEvent] | None = None
     """The events of all rows, in the log's order; None: those of the rows."""
+    entry: EntryMark | None = None
+    """Of the last event."""
     is_noted: bool = False
-    """Whether the graph's note says these rules, if no plan is under way; a plan of one write then needs no note."""
+    """Whether the graph's note says enough, if no plan is under way; a plan of one write then needs no note."""
     rows: Sequence[Row] = field(init=False)
     note: str = field(init=False)
     last_note: str = field(init=False)
-    """The note that the last write stores: by which rules the graph got there."""
+    """The note that the last write stores."""
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.rows = [row for step in self.steps for row in step.rows]
         self.note = _note(self)
-        self.last_note = _of_rules(self.rules)
+        self.last_note = RestNote(self.rules, self.entry).encode()
         self.name = hashlib.blake2s(self.note.encode(), digest_size=8).hexdigest()
 
     @classmethod
@@ -125,15 +153,14 @@ class Plan:
         arranger: Arranger,
         *,
         steps: Sequence[Step[Row]] | None = None,
-        noted: str | None = None,
+        noted: RestNote | None = None,
     ) -> Plan:
         """Return the plan for events in the log's order, all of them after ``checkpoint`` and at least one.
 
-        ``steps`` are those of ``arranged``, if they are known already. ``noted`` is the digest of the rules that the
-        graph's note says, if it is known.
+        ``steps`` are those of ``arranged``, if they are known already. ``noted`` is the graph's note, if it is known.
         """
         steps = arranged(events, arranger) if steps is None else steps
-        rules = events[-1].rules.digest
+        rules, entry = events[-1].rules.digest, EntryMark.of(events[-1].entry)
         return cls(
             before=checkpoint,
             end=events[-1].entry.offset,
@@ -141,7 +168,10 @@ class Plan:
             arranger=arranger,
             rules=rules,
             events=[event for event in events if event.mutations],
-            is_noted=noted == rules,
+            entry=entry,
+            is_noted=(
+                noted is not None and noted.rules == rules and not (entry is not None and entry.is_due(noted.entry))
+            ),
         )
 
     def without(self, done: int, failed: FailedRows, apart: Collection[int] = frozenset()) -> Plan:
@@ -260,15 +290,6 @@ def planned_rows(progress: Progress) -> Sequence[tuple[str, str, str, bool]]:
     return [(*row, number < progress.checkpoint.done) for number, row in enumerate(rows)]
 
 
-def rules_of(progress: Progress) -> str:
-    """Return the digest of the rules that the graph's last plan follows; empty if it is unknown or has no files."""
-    try:
-        note: Any = json.loads(progress.note)
-    except ValueError:
-        return ""
-    return str(cast("Mapping[str, Any]", note).get("rules", "")) if isinstance(note, dict) else ""
-
-
 def unwritten(progress: Progress) -> FailedRows | None:
     """Return the failed rows whose dead letter may not be written yet."""
     failed = PlanNote.decode(progress.note).left_out if has_plan(progress.checkpoint) else None
@@ -297,7 +318,10 @@ def resumed(
         gone += [name for name in names if name not in by_name]
         # One row per step: today's rules may not allow the batch query that the plan was made for.
         steps += [Step(mutation=by_name[name].bound, rows=[by_name[name]]) for name in names if name in by_name]
-    return Plan(before=progress.checkpoint, end=note.end, steps=steps, arranger=arranger, rules=note.rules), gone
+    plan = Plan(
+        before=progress.checkpoint, end=note.end, steps=steps, arranger=arranger, rules=note.rules, entry=note.entry
+    )  # fmt: skip
+    return plan, gone
 
 
 def rows_of(events: Iterable[LoggedEvent]) -> list[Row]:
@@ -306,10 +330,13 @@ def rows_of(events: Iterable[LoggedEvent]) -> list[Row]:
     return [Row(event, bound, number) for number, (event, bound) in enumerate(pairs)]
 
 
+def _rules_body(digest: str) -> dict[str, Any]:
+    return {"rules": digest} if digest else {}
+
+
 @lru_cache(maxsize=64)
 def _of_rules(digest: str) -> str:
-    """Return the note that a finished plan leaves behind."""
-    return compact({"rules": digest}) if digest else ""
+    return compact(_rules_body(digest)) if digest else ""
 
 
 def _note(plan: Plan) -> str:
@@ -326,4 +353,6 @@ def _note(plan: Plan) -> str:
             steps[-1][2].extend([numbers[row.event] for row in some])
     left_out = asdict(plan.failed) if plan.failed is not None else None
     events = [event.entry.offset for event in with_rows]
-    return PlanNote(end=plan.end, events=events, steps=steps, left_out=left_out, rules=plan.rules).encode()
+    return PlanNote(
+        end=plan.end, events=events, steps=steps, left_out=left_out, rules=plan.rules, entry=plan.entry
+    ).encode()

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from graphweft_contracts import GraphUnavailable
+from graphweft_workers.engine.plan.entry_mark import EntryMark, in_note
 
 _FORMAT: Final = 2
 """Other versions of graphweft refuse a format that they do not know."""
@@ -34,16 +35,18 @@ class PlanNote:
     """Failed rows whose dead letter may not be written yet."""
     rules: str = ""
     """The digest of the rules."""
+    entry: EntryMark | None = None
+    """Of the entry at ``end``."""
 
     def encode(self) -> str:
         """Return the text for the graph."""
         steps = [(rule, mutation, _ranges(numbers)) for rule, mutation, numbers in self.steps]
-        body = {
+        body: dict[str, Any] = {
             "format": _FORMAT, "end": self.end, "events": _runs(self.events), "steps": steps, "left_out": self.left_out,
         }  # fmt: skip
         if self.rules:
             body["rules"] = self.rules
-        return compact(body)
+        return compact(body | in_note(self.entry))
 
     @classmethod
     def decode(cls, text: str) -> PlanNote:
@@ -65,8 +68,9 @@ class PlanNote:
                 retry_after_s=5.0,
             )
         return cls(
-            end=note["end"], events=events, steps=steps, left_out=note["left_out"], rules=str(note.get("rules", ""))
-        )
+            end=note["end"], events=events, steps=steps, left_out=note["left_out"], rules=str(note.get("rules", "")),
+            entry=EntryMark.of_note(note),
+        )  # fmt: skip
 
 
 def compact(value: Any) -> str:

@@ -1,0 +1,88 @@
+"""Whether a graph was made from the log that is there: a log may have lost its end, or have begun anew."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from graphweft_workers.engine.plan.entry_mark import EntryMark
+from graphweft_workers.engine.plan.plan import RestNote
+from graphweft_workers.ports.event_log import EntriesLost, EventLog
+from graphweft_workers.ports.graph_store import Progress
+from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.partitions import Partitions, PartitionStatus
+
+
+class Misfit(NamedTuple):
+    """How the log does not hold what a graph was made from."""
+
+    why: str
+    """In words that follow those about the place of the graph."""
+    removed: bool = False
+    """Whether only the entry was removed, from between others: by hand, or in a gap of the archive."""
+
+
+async def misfit_of(
+    log: EventLog, partitions: Partitions, number: int, progress: Progress, *, last: str | None = None
+) -> Misfit | None:
+    """Return how it is known that a log lacks what a graph was made from; None if it is not known.
+
+    ``progress`` is that of the graph in the partition ``number``. An entry that was trimmed is not missing, and neither
+    is one that an archive behind the log holds. But events up to ``last`` that are to be applied would count as applied
+    if the graph stands behind the end of the bus: then no archive helps. Raises ``BusUnavailable``.
+    """
+    offset = progress.checkpoint.offset
+    if not offset:
+        return None
+    if last is not None and is_after(offset, last):
+        end = (await _status(partitions, number)).end
+        if is_after(offset, end):
+            return _ends(end)
+    if "-" not in offset:
+        return await _of_number(log, partitions, number, offset, RestNote.of(progress).entry)
+    return None if await log.entries(number, [offset]) else await _of_pair(log, partitions, number, offset)
+
+
+async def _of_pair(log: EventLog, partitions: Partitions, number: int, offset: str) -> Misfit | None:
+    """Return the misfit of an offset with a time in it, whose entry is not there."""
+    status = await _status(partitions, number)
+    if is_after(offset, status.end):
+        return _ends(status.end)
+    before = await log.before(number, offset, limit=1)
+    if not before:
+        began = "which begins behind it and of which nothing was ever trimmed: the log was recreated"
+        return None if status.trimmed else Misfit(began)
+    if not is_after(offset, status.deleted):
+        return Misfit("which holds no such entry: somebody removed it", removed=True)
+    try:
+        await log.after(number, before[-1].offset, limit=1)
+    except EntriesLost:
+        return Misfit("which holds no such entry: it is in a gap of the archive", removed=True)
+    return Misfit("which holds no such entry: the log lost its end and went on, as after a fail-over")
+
+
+async def _of_number(
+    log: EventLog, partitions: Partitions, number: int, offset: str, mark: EntryMark | None
+) -> Misfit | None:
+    """Return the misfit of an offset that each log has: a log is told by the time of the entry of the mark.
+
+    Graphs of earlier versions have no mark until the next events.
+    """
+    at = offset if mark is None else mark.offset
+    if found := await log.entries(number, [at]):
+        if mark is None or EntryMark.of(found[0]) == mark:
+            return None
+        return Misfit(f"and was made from a log with another entry at {at}: the log was recreated")
+    status = await _status(partitions, number)
+    if is_after(at, status.end):
+        return _ends(status.end)
+    if mark is None or int(at) < status.trimmed:
+        return None
+    return Misfit(f"and was made from a log with an entry at {at}, where this one has none: the log was recreated")
+
+
+def _ends(end: str) -> Misfit:
+    return Misfit(f"which ends at {end or 'nothing'}: the log was recreated or lost its end")
+
+
+async def _status(partitions: Partitions, number: int) -> PartitionStatus:
+    return next(each for each in await partitions.status() if each.id == number)

@@ -87,14 +87,16 @@ class SearchKit(ABC):
 
 
 async def apply_all(store: GraphStore, app_id: str, written: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """Apply statements with their parameters in their order, those that follow their like as rows of one write."""
+    """Apply statements with their parameters in their order, those that follow their like in one write if they may."""
     before = begin = (await store.progress(app_id, _PARTITION)).checkpoint
     writes: list[Write] = []
-    for number, (statement, some) in enumerate(groupby(written, key=itemgetter(0))):
-        after = Checkpoint(offset=f"{begin.offset}.{number}")
-        rows = [params for _, params in some]
-        writes.append(Write(query=parse(statement, role="mutation"), rows=rows, before=before, after=after))
-        before = after
+    for statement, some in groupby(written, key=itemgetter(0)):
+        query, rows = parse(statement, role="mutation"), [params for _, params in some]
+        may_share = query.batch_query(store.dialect).mode == "ordered"
+        for shared in [rows] if may_share else [[each] for each in rows]:
+            after = Checkpoint(offset=f"{begin.offset}.{len(writes)}")
+            writes.append(Write(query=query, rows=shared, before=before, after=after))
+            before = after
     while writes:
         applied = await store.apply(app_id, _PARTITION, writes)
         assert applied.failure is None, applied.failure

@@ -16,6 +16,7 @@ from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.testing.suites.search_kit import APP, SearchKit
+from graphweft_workers.testing.waiting import until
 
 __all__ = ("FalkorDBSearchKit", "Neo4jSearchKit", "falkordb_search_kit", "neo4j_search_kit")
 
@@ -46,13 +47,26 @@ class FalkorDBSearchKit(SearchKit):
     async def make_vector_index(self, name: str, label: str, similarity: Literal["cosine", "euclidean"]) -> None:
         options = f"OPTIONS {{dimension: 2, similarityFunction: '{similarity}'}}"
         await self.write(f"CREATE VECTOR INDEX FOR (n:{label}) ON (n.embedding) {options}")
+        await self._built()
 
     async def make_fulltext_index(self, name: str, label: str, *properties: str) -> None:
+        await self.begin_fulltext_index(name, label, *properties)
+        await self._built()
+
+    @override
+    async def begin_fulltext_index(self, name: str, label: str, *properties: str) -> None:
         names = ", ".join(f"'{each}'" for each in (label, *properties))
         await self.write(f"CALL db.idx.fulltext.createNodeIndex({names})")
 
     async def drop_named_indexes(self) -> None:
         pass  # they are gone with the graph
+
+    async def _built(self) -> None:
+        async def states() -> set[str]:
+            asked = "CALL db.indexes() YIELD status RETURN status"
+            return {row[0] for row in (await self.store.read(APP, asked, {}, timeout_s=20)).rows}
+
+        await until(states, lambda seen: seen == {"OPERATIONAL"})
 
 
 class Neo4jSearchKit(SearchKit):

@@ -544,7 +544,7 @@ def test_a_half_done_batch_of_failed_rows_alone_waits_for_its_rules(rules: RuleS
             log=cast("EventLog", OneEntry(event.entry)),
             partitions=memory_bus([[event.entry]]).partitions, letters=cast("DeadLetters", Letters()),
             graph=cast("PartitionGraph", Standing(there)), rules=FixedRules(active), batch_events=10,
-            index_keys=frozenset(), fact_keys=frozenset(),
+            index_keys=frozenset(),
         )  # fmt: skip
         parking = Parking(position=CommittedPosition())
         await AppWriter(state, 0, NOTHING).parked.reread("app", parking, CommittedPosition(offset=offset, count=1))

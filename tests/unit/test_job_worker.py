@@ -28,11 +28,20 @@ def said(app_id: str, number: int) -> Event:
 
 
 def bus_of(events: Sequence[Event]) -> Bus:
-    entries = [
-        Entry(offset=str(number), fields=wire.encode(event), received=VIRTUAL.now())
-        for number, event in enumerate(events, 1)
-    ]
-    return memory_bus([entries])
+    return growing_bus(events)[0]
+
+
+def growing_bus(events: Sequence[Event]) -> tuple[Bus, Callable[[Event], None]]:
+    """Return a bus, and what appends an event to its log."""
+    entries: list[Entry] = []
+
+    def append(event: Event) -> None:
+        offset = str(len(entries) + 1)
+        entries.append(Entry(offset=offset, fields=wire.encode(event), received=VIRTUAL.now()))
+
+    for event in events:
+        append(event)
+    return memory_bus([entries]), append
 
 
 class Taken:
@@ -59,9 +68,11 @@ class Echo(Job):
         """``alone``: says for which app it fails; otherwise it fails for all that it is given with it."""
         self.alone = alone
         self.failing: Callable[[str], bool] = lambda app_id: False
+        self.takes_s = 0.0
         self.given: list[str] = []
 
     async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | AppWait]]:
+        await VIRTUAL.sleep(self.takes_s)
         failure = Transient("no answer", retry_after_s=0.5)
         failing = {each.event.appid for each in seen if self.failing(each.event.appid)}
         if failing and not self.alone:
@@ -78,8 +89,8 @@ class Echo(Job):
 
 
 @asynccontextmanager
-async def working(bus: Bus, job: Job, transport: Taken) -> AsyncIterator[JobWorker]:
-    worker = JobWorker(bus, cast(Transport, transport), job, name="w", clock=VIRTUAL, batch_events=4)
+async def working(bus: Bus, job: Job, transport: Taken, *, batch_events: int = 4) -> AsyncIterator[JobWorker]:
+    worker = JobWorker(bus, cast(Transport, transport), job, name="w", clock=VIRTUAL, batch_events=batch_events)
     task = asyncio.create_task(worker.run())
     try:
         yield worker
@@ -165,6 +176,41 @@ async def test_if_too_many_apps_wait_the_position_waits_with_them() -> None:
         await VIRTUAL.sleep(300)
     assert sorted(taken.ids) == sorted(of(*(f"{app_id}0" for app_id in (*apps, "good"))))
     assert await lag(bus) == 0
+
+
+@pytest.mark.parametrize("batch_events", [1, 5, 200])
+@pytest.mark.parametrize("count", [13, MOST_PARKED])
+async def test_apps_that_wait_hold_up_no_other_app_after_a_restart(count: int, batch_events: int) -> None:
+    apps = [f"app{number}-" for number in range(count)]
+    bus, append = growing_bus([*(said(app_id, 0) for app_id in apps), *(said("good", number) for number in range(50))])
+    job, taken = Echo(alone=True), Taken()
+    job.failing = lambda app_id: app_id != "good"
+    async with working(bus, job, taken, batch_events=batch_events):
+        await VIRTUAL.sleep(600)
+    async with working(bus, job, taken, batch_events=batch_events):
+        await VIRTUAL.sleep(600)
+        for number in range(50, 100):
+            append(said("good", number))
+        await VIRTUAL.sleep(600)
+        assert taken.ids == of(*(f"good{number}" for number in range(100)))
+        job.failing = lambda app_id: False
+        await VIRTUAL.sleep(300)
+    assert sorted(taken.ids[100:]) == sorted(of(*(f"{app_id}0" for app_id in apps)))
+    assert await lag(bus) == 0
+
+
+@pytest.mark.parametrize("first", ["huge", "tiny"])
+async def test_apps_that_catch_up_take_turns(first: str) -> None:
+    apps = [first, "tiny" if first == "huge" else "huge"]
+    bus = bus_of([*(said(app_id, 0) for app_id in apps), *(said("huge", number) for number in range(1, 400))])
+    job, taken = Echo(alone=True), Taken()
+    job.failing, job.takes_s = lambda app_id: True, 5.0
+    async with working(bus, job, taken):
+        await VIRTUAL.sleep(600)
+        job.failing = lambda app_id: False
+        await VIRTUAL.sleep(1000)
+    assert len(taken.ids) == 401
+    assert taken.ids.index("of tiny0") < 100, "it waits for its next try only, which is a minute away at most"
 
 
 async def test_a_place_that_a_restart_is_behind_is_kept() -> None:

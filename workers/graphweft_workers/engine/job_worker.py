@@ -124,10 +124,11 @@ class JobWorker:
             for each in await self._seen(lease.number, batch.entries, recent)
             if each.event.appid not in progress.waiting and not progress.is_done(each.event.appid, each.offset)
         ]
-        failed = await self._handle(lease, seen, progress)
+        end = _behind(at, batch)
+        failed = await self._handle(lease, seen, progress, end)
         if failed is None:
             return None
-        progress.position = end = _behind(at, batch)
+        progress.position = end
         for app_id, error in failed.items():
             progress.waiting[app_id] = app = WaitingApp(
                 at=at, end=end, seen=[each for each in seen if each.event.appid == app_id],
@@ -159,7 +160,7 @@ class JobWorker:
         if app_id in failed:
             await self._wait(lease.number, app, failed[app_id])
             return False
-        progress.go_on(app_id)
+        progress.go_on(app_id, self._clock.monotonic())
         if not progress.waiting:
             await self.account.goes_on((lease.number, "apps"))
         return True
@@ -197,9 +198,9 @@ class JobWorker:
         return found
 
     async def _handle(
-        self, lease: Lease, seen: Sequence[JobEvent], progress: JobProgress
+        self, lease: Lease, seen: Sequence[JobEvent], progress: JobProgress, end: CommittedPosition
     ) -> Mapping[str, Transient] | None:
-        """Run the job on events, again and again; return the apps for which it fails, with the reasons.
+        """Run the job on events up to ``end``, again and again; return the apps for which it fails, with the reasons.
 
         They wait here for a moment, and for as long as no more apps may wait behind the position. If the job does not
         say for which app it fails, each is tried alone, in turn: if none goes on, all wait here for longer, because it
@@ -224,7 +225,7 @@ class JobWorker:
                 wait_s = self._wait_s(error, attempt)
                 waited_s += wait_s
                 most_s = self._timing.shown_s if others_go_on else self._timing.last_wait_s
-                if waited_s >= most_s and progress.room(len(failed)):
+                if waited_s >= most_s and progress.room(failed, end):
                     break
                 await self.account.waits(key, error, wait_s)
                 if await lease.finish(self._clock.sleep(wait_s)) is None:

@@ -45,17 +45,19 @@ def growing_bus(events: Sequence[Event]) -> tuple[Bus, Callable[[Event], None]]:
 
 
 class Taken:
-    """The part of a transport that a job needs: it keeps what it gets, and refuses as often as it is told to."""
+    """The part of a transport that a job needs: it keeps what it gets, and refuses what it is told to refuse."""
 
-    def __init__(self, refusals: int = 0) -> None:
+    def __init__(self) -> None:
         self.ids: list[str] = []
-        self.refusals = refusals
+        self.refused: Callable[[str], bool] = lambda app_id: False
+        self.refusals = 0
 
     async def append(self, events: Sequence[Outgoing]) -> None:
-        if self.refusals:
-            self.refusals -= 1
+        found = [wire.decode(each.fields, received=VIRTUAL.now()) for each in events]
+        if any(self.refused(each.appid) for each in found):
+            self.refusals += 1
             raise PartitionRefused("mend it")
-        self.ids += [wire.decode(each.fields, received=VIRTUAL.now()).id for each in events]
+        self.ids += [each.id for each in found]
 
 
 class Echo(Job):
@@ -263,15 +265,36 @@ async def test_an_outage_is_waited_for_and_everything_is_done_once() -> None:
 
 
 async def test_while_a_partition_takes_nothing_the_job_is_not_asked_again() -> None:
-    bus, job, taken = bus_of([said("a", 0), said("a", 1)]), Echo(alone=True), Taken(refusals=5)
+    bus, job, taken = bus_of([said("a", number) for number in range(6)]), Echo(alone=True), Taken()
+    taken.refused = lambda app_id: True
     async with working(bus, job, taken) as worker:
-        await VIRTUAL.sleep(15)
-        assert (taken.ids, job.given) == ([], ["a0"])
-        assert worker.account.waiting_s > 0
         await VIRTUAL.sleep(600)
+        assert (taken.ids, job.given) == ([], ["a0", "a1", "a2", "a3"])
+        assert 5 < taken.refusals < 20, "one event is sent at each try"
+        assert worker.account.waiting_s > 500
+        taken.refused = lambda app_id: False
+        await VIRTUAL.sleep(120)
         assert worker.account.waiting_s == 0
-    assert taken.ids == of("a0", "a1")
-    assert job.given == ["a0", "a1"]
+    assert taken.ids == of(*(f"a{number}" for number in range(6)))
+    assert job.given == [f"a{number}" for number in range(6)]
+    assert await lag(bus) == 0
+
+
+async def test_an_app_whose_partition_takes_nothing_holds_up_no_other_app() -> None:
+    bus = bus_of([said(app_id, number) for number in range(20) for app_id in ("bad", "good")])
+    job, taken = Echo(alone=True), Taken()
+    taken.refused = lambda app_id: app_id == "bad"
+    for _ in range(2):
+        async with working(bus, job, taken):
+            await VIRTUAL.sleep(600)
+            assert taken.ids == of(*(f"good{number}" for number in range(20)))
+            assert PositionNote.decode((await bus.partitions.committed(0)).note).parked.keys() == {"bad"}
+    async with working(bus, job, taken):
+        await VIRTUAL.sleep(600)
+        taken.refused = lambda app_id: False
+        await VIRTUAL.sleep(120)
+    assert taken.ids[20:] == of(*(f"bad{number}" for number in range(20)))
+    assert await lag(bus) == 0
 
 
 class Parts(Job):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from graphweft_contracts import Event
 from graphweft_workers.engine.log.position_note import MOST_PARKED, ParkedApp, PositionNote
 from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.job import JobEvent
@@ -40,6 +41,8 @@ class JobProgress:
     """Up to here all events are done but those of ``waiting``. It begins with what the bus holds, note included."""
     waiting: dict[str, WaitingApp] = field(default_factory=dict[str, WaitingApp])
     """By app."""
+    unsent: dict[str, list[Event]] = field(default_factory=dict[str, list[Event]])
+    """By app: what follows from its events in hand, but the bus has not taken yet. A restart asks the job again."""
     _before: PositionNote = field(init=False)
 
     def __post_init__(self) -> None:

@@ -154,7 +154,7 @@ class JobWorker:
                 for each in await self._seen(lease.number, entries, RecentEvents())
                 if each.event.appid == app_id and not progress.is_done(app_id, each.offset)
             ]
-        failed = await self._try(lease, app.seen)
+        failed = await self._try(lease, app.seen, progress)
         if failed is None:
             return None
         if app_id in failed:
@@ -211,7 +211,7 @@ class JobWorker:
         failed: dict[str, Transient] = {}
         given = seen
         while given:
-            found = await self._try(lease, given)
+            found = await self._try(lease, given, progress)
             if found is None:
                 return None
             for app_id in {each.event.appid for each in given}:
@@ -238,16 +238,18 @@ class JobWorker:
             await self.account.goes_on(key)
         return failed
 
-    async def _try(self, lease: Lease, seen: Sequence[JobEvent]) -> _Failed | None:
-        """Run the job once on those of the events that are not done; None if they are left to the next owner."""
+    async def _try(self, lease: Lease, seen: Sequence[JobEvent], progress: JobProgress) -> _Failed | None:
+        """Run the job once on those of the events that are not done; None if they are left to the next owner.
+
+        An app whose results the bus has not taken yet gets a turn once it takes them.
+        """
         failed = _Failed()
-        seen = [each for each in seen if not each.done]
-        if not seen:
+        if all(each.done for each in seen) and progress.unsent.keys().isdisjoint(each.event.appid for each in seen):
             return failed
-        appending = self._append_all(self._job.handle(seen), lease.number, failed)
         try:
             with tracing_spans.handled(lease.number, self._job.group, seen):
-                if await lease.finish(appending, grace_s=self._timing.grace_s) is None:
+                running = self._run(seen, failed, progress.unsent)
+                if await lease.finish(running, grace_s=self._timing.grace_s) is None:
                     return None
         except BusUnavailable:
             raise
@@ -258,6 +260,14 @@ class JobWorker:
             each.done |= each.event.appid not in failed
         return failed
 
+    async def _run(self, seen: Sequence[JobEvent], failed: _Failed, unsent: dict[str, list[Event]]) -> None:
+        for app_id in {each.event.appid for each in seen} & unsent.keys():
+            for event in unsent.pop(app_id):  # each alone: those that are taken are not sent again
+                await self._append([event], failed, unsent)
+        seen = [each for each in seen if not each.done and each.event.appid not in failed]
+        if seen:
+            await self._append_all(self._job.handle(seen), failed, unsent)
+
     def _wait_s(self, error: Transient, attempt: int) -> float:
         """Return how long to wait after a failure: never less than the server asks for."""
         return backoff_s(error.retry_after_s, attempt, longest_s=self._timing.last_wait_s, spread=(1.0, 1.2))
@@ -267,7 +277,7 @@ class JobWorker:
         key: WaitKey = (lease.number, "tick")
         outcomes = self._job.tick(lease.number, await self._bus.partitions.count())
         try:
-            await lease.finish(self._append_all(outcomes, lease.number), grace_s=self._timing.grace_s)
+            await lease.finish(self._append_all(outcomes), grace_s=self._timing.grace_s)
         except BusUnavailable:
             raise
         except Transient as error:
@@ -279,13 +289,16 @@ class JobWorker:
         return 0, self._job.tick_s
 
     async def _append_all(
-        self, outcomes: AsyncGenerator[Sequence[JobOutcome]], number: int, failed: _Failed | None = None
+        self,
+        outcomes: AsyncGenerator[Sequence[JobOutcome]],
+        failed: _Failed | None = None,
+        unsent: dict[str, list[Event]] | None = None,
     ) -> None:
         """Put on the bus what a job yields; ``failed`` gets the apps that wait, and is None for a tick."""
         async with contextlib.aclosing(outcomes):
             async for each in outcomes:
                 for events in batched((one for one in each if isinstance(one, Event)), _APPEND_AT_ONCE):
-                    await self._append(events, number, waits=failed is not None)
+                    await self._append(events, failed, unsent)
                 letters = [one for one in each if isinstance(one, DeadLetter)]
                 if letters:
                     await self._bus.dead_letters.put(letters)
@@ -295,35 +308,41 @@ class JobWorker:
                 if failed is not None:
                     failed.update((one.app_id, one.error) for one in each if isinstance(one, AppWait))
 
-    async def _append(self, events: Sequence[Event], number: int, *, waits: bool) -> None:
+    async def _append(
+        self, events: Sequence[Event], failed: _Failed | None, unsent: dict[str, list[Event]] | None
+    ) -> None:
         """Append events to the bus; an event that the bus refuses is logged and dropped.
 
-        If their partition takes none until it is mended, wait, so that no model is asked again; or raise ``Transient``.
+        If their partition takes none until it is mended, ``unsent`` gets them, so that no model is asked again, and
+        ``failed`` their app. Later events of the app follow them. Without ``unsent``, raises ``Transient``.
         """
-        attempt = 0
-        while True:
-            try:
-                outgoing = [Outgoing(key=event.key, fields=wire.encode(with_trace(event))) for event in events]
-                with BUS_DURATION.timed("append", clock=self._clock):
-                    await self._transport.append(outgoing)
-                break
-            except (InvalidEvent, PartitionRefused) as error:
-                if len(events) > 1:  # append each alone to find the refused one
-                    for event in events:
-                        await self._append([event], number, waits=waits)
-                    return
-                if isinstance(error, InvalidEvent):
-                    event = events[0]
-                    self._logger.error("event_refused", event_id=event.id, event_type=event.type, error=str(error))
-                    await self.account.skips(Counter({(event.appid, "event_refused"): 1}))
-                    return
-                refused = Transient(str(error), retry_after_s=self._timing.refused_s)
-                if not waits or self._leases.stopping.is_set():
-                    raise refused from error
-                attempt += 1
-                wait_s = self._wait_s(refused, attempt)
-                await self.account.waits((number, "events"), refused, wait_s)
-                await self._clock.sleep(wait_s)
+        if unsent:
+            for event in events:
+                if event.appid in unsent:
+                    unsent[event.appid].append(event)
+            events = [event for event in events if event.appid not in unsent]
+        if not events:
+            return
+        try:
+            outgoing = [Outgoing(key=event.key, fields=wire.encode(with_trace(event))) for event in events]
+            with BUS_DURATION.timed("append", clock=self._clock):
+                await self._transport.append(outgoing)
+        except (InvalidEvent, PartitionRefused) as error:
+            if len(events) > 1:  # append each alone to find the refused one
+                for event in events:
+                    await self._append([event], failed, unsent)
+                return
+            [event] = events
+            if isinstance(error, InvalidEvent):
+                self._logger.error("event_refused", event_id=event.id, event_type=event.type, error=str(error))
+                await self.account.skips(Counter({(event.appid, "event_refused"): 1}))
+                return
+            refused = Transient(str(error), retry_after_s=self._timing.refused_s)
+            if failed is None or unsent is None:
+                raise refused from error
+            failed[event.appid] = refused
+            unsent[event.appid] = [event]
+            return
         self.emitted += len(events)
         JOB_EVENTS.add(len(events), self._job.group)
 

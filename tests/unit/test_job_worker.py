@@ -70,11 +70,11 @@ class Echo(Job):
         """``alone``: says for which app it fails; otherwise it fails for all that it is given with it."""
         self.alone = alone
         self.failing: Callable[[str], bool] = lambda app_id: False
-        self.takes_s = 0.0
+        self.takes_s: Callable[[str], float] = lambda app_id: 0.0
         self.given: list[str] = []
 
     async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | AppWait]]:
-        await VIRTUAL.sleep(self.takes_s)
+        await VIRTUAL.sleep(max(self.takes_s(each.event.appid) for each in seen))
         failure = Transient("no answer", retry_after_s=0.5)
         failing = {each.event.appid for each in seen if self.failing(each.event.appid)}
         if failing and not self.alone:
@@ -206,13 +206,51 @@ async def test_apps_that_catch_up_take_turns(first: str) -> None:
     apps = [first, "tiny" if first == "huge" else "huge"]
     bus = bus_of([*(said(app_id, 0) for app_id in apps), *(said("huge", number) for number in range(1, 400))])
     job, taken = Echo(alone=True), Taken()
-    job.failing, job.takes_s = lambda app_id: True, 5.0
+    job.failing, job.takes_s = lambda app_id: True, lambda app_id: 5.0
     async with working(bus, job, taken):
         await VIRTUAL.sleep(600)
         job.failing = lambda app_id: False
         await VIRTUAL.sleep(1000)
     assert len(taken.ids) == 401
     assert taken.ids.index("of tiny0") < 100, "it waits for its next try only, which is a minute away at most"
+
+
+@pytest.mark.parametrize("count", [1, 5])
+async def test_an_app_whose_tries_hang_does_not_delay_other_apps(count: int) -> None:
+    bad = [f"bad{number}-" for number in range(count)]
+    bus, append = growing_bus([said(app_id, 0) for app_id in bad])
+    job, taken = Echo(alone=True), Taken()
+    job.failing = lambda app_id: app_id != "good"
+    job.takes_s = lambda app_id: 60.0 if job.failing(app_id) else 0.0
+    async with working(bus, job, taken):
+        await VIRTUAL.sleep(600)
+        for number in range(100):
+            append(said("good", number))
+            await VIRTUAL.sleep(10)
+            assert len(taken.ids) == number + 1
+        for app_id in bad:
+            append(said(app_id, 1))
+        job.failing = lambda app_id: False
+        await VIRTUAL.sleep(600)
+    assert sorted(taken.ids[100:]) == sorted(of(*(f"{app_id}{number}" for app_id in bad for number in range(2))))
+    assert await lag(bus) == 0
+
+
+async def test_a_slow_app_that_catches_up_misses_no_event_that_is_read_meanwhile() -> None:
+    bus, append = growing_bus([said("slow", number) for number in range(20)])
+    job, taken = Echo(alone=True), Taken()
+    job.failing, job.takes_s = lambda app_id: app_id == "slow", lambda app_id: 7.0 if app_id == "slow" else 0.5
+    async with working(bus, job, taken):
+        await VIRTUAL.sleep(600)
+        job.failing = lambda app_id: False
+        for number in range(20, 60):
+            append(said("slow", number))
+            append(said("good", number))
+            await VIRTUAL.sleep(3)
+        await VIRTUAL.sleep(600)
+    assert [each for each in taken.ids if "slow" in each] == of(*(f"slow{number}" for number in range(60)))
+    assert len(taken.ids) == 100
+    assert await lag(bus) == 0
 
 
 async def test_a_place_that_a_restart_is_behind_is_kept() -> None:

@@ -7,13 +7,14 @@ replaces the first one.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import batched
-from typing import Final
+from typing import Final, Self
 
 from graphweft.tracing import with_trace
 from graphweft.transport import Outgoing, Transport
@@ -101,22 +102,25 @@ class JobWorker:
         recent = RecentEvents()
         await self._job.begin(number)
         tick_at, failed = self._tick_at.setdefault(number, self._clock.monotonic()), 0
-        while await lease.goes_on():
-            moved = await self._read_on(lease, progress, recent)
-            again = None if moved is None else await self._try_again(lease, progress)
-            if moved is None or again is None:
-                return
-            if moved or again:
-                await self._bus.partitions.commit(number, progress.committed())
-                lease.progressed = True
-            if self._job.tick_s and self._clock.monotonic() >= tick_at:
-                failed, wait_s = await self._tick(lease, failed)
-                tick_at = self._tick_at[number] = self._clock.monotonic() + wait_s
+        async with _Trial() as trial:
+            while await lease.goes_on():
+                moved = await self._read_on(lease, progress, recent, trial)
+                again = None if moved is None else await self._try_again(lease, progress, trial)
+                if moved is None or again is None:
+                    return
+                if moved or again:
+                    await self._bus.partitions.commit(number, progress.committed())
+                    lease.progressed = True
+                if self._job.tick_s and self._clock.monotonic() >= tick_at:
+                    failed, wait_s = await self._tick(lease, failed)
+                    tick_at = self._tick_at[number] = self._clock.monotonic() + wait_s
 
-    async def _read_on(self, lease: Lease, progress: JobProgress, recent: RecentEvents) -> bool | None:
+    async def _read_on(self, lease: Lease, progress: JobProgress, recent: RecentEvents, trial: _Trial) -> bool | None:
         """Handle the next events of apps that do not wait. Return whether there were entries; None: see ``_handle``."""
         at, due = progress.position, progress.due()
         most_s = math.inf if due is None else due[1].due - self._clock.monotonic()
+        if trial.task is not None:
+            most_s = self._timing.trial_look_s
         batch = await lease.read(at, limit=self._batch_events, most_s=most_s)
         await self._report_lost(lease.number, at, batch)
         seen = [
@@ -137,33 +141,48 @@ class JobWorker:
             await self._wait(lease.number, app, error)
         return bool(batch.lost or batch.entries or batch.stepped)
 
-    async def _try_again(self, lease: Lease, progress: JobProgress) -> bool | None:
-        """Handle events of the waiting app whose turn it is. Return whether they are done; None: see ``_handle``."""
-        due = progress.due()
-        if due is None or due[1].due > self._clock.monotonic():
+    async def _try_again(self, lease: Lease, progress: JobProgress, trial: _Trial) -> bool | None:
+        """Handle events of the waiting app whose turn it is. Return whether they are done; None: see ``_handle``.
+
+        A try that takes longer goes on beside the reads, for it may be a model that hangs. Its result counts at a later
+        call, so that an app does not stop waiting while a batch without its events is in hand.
+        """
+        if trial.task is None:
+            due = progress.due()
+            if due is None or due[1].due > self._clock.monotonic():
+                return False
+            trial.app_id, app = due
+            await self._read_again(lease.number, trial.app_id, app, progress)
+            trial.task = asyncio.create_task(self._try(lease, app.seen, progress))
+            await asyncio.wait([trial.task], timeout=self._timing.trial_look_s)
+        if not trial.task.done():
             return False
-        app_id, app = due
-        if not app.seen:
-            limit = self._batch_events * len(progress.waiting)  # others' entries are among them
-            batch = await self._bus.log.read(lease.number, app.at, limit=limit)
-            entries = [each for each in batch.entries if not is_after(each.offset, progress.position.offset)]
-            await self._report_lost(lease.number, app.at, batch, app_id)
-            app.end = _behind(app.at, replace(batch, entries=entries)) if entries else progress.position
-            app.seen = [
-                each
-                for each in await self._seen(lease.number, entries, RecentEvents())
-                if each.event.appid == app_id and not progress.is_done(app_id, each.offset)
-            ]
-        failed = await self._try(lease, app.seen, progress)
+        task, trial.task = trial.task, None
+        failed, app_id = task.result(), trial.app_id
         if failed is None:
             return None
         if app_id in failed:
-            await self._wait(lease.number, app, failed[app_id])
+            await self._wait(lease.number, progress.waiting[app_id], failed[app_id])
             return False
         progress.go_on(app_id, self._clock.monotonic())
         if not progress.waiting:
             await self.account.goes_on((lease.number, "apps"))
         return True
+
+    async def _read_again(self, number: int, app_id: str, app: WaitingApp, progress: JobProgress) -> None:
+        """Read the next events of a waiting app, unless it has some in hand."""
+        if app.seen:
+            return
+        limit = self._batch_events * len(progress.waiting)  # others' entries are among them
+        batch = await self._bus.log.read(number, app.at, limit=limit)
+        entries = [each for each in batch.entries if not is_after(each.offset, progress.position.offset)]
+        await self._report_lost(number, app.at, batch, app_id)
+        app.end = _behind(app.at, replace(batch, entries=entries)) if entries else progress.position
+        app.seen = [
+            each
+            for each in await self._seen(number, entries, RecentEvents())
+            if each.event.appid == app_id and not progress.is_done(app_id, each.offset)
+        ]
 
     async def _wait(self, number: int, app: WaitingApp, error: Transient) -> None:
         app.attempt += 1
@@ -345,6 +364,22 @@ class JobWorker:
             return
         self.emitted += len(events)
         JOB_EVENTS.add(len(events), self._job.group)
+
+
+@dataclass(slots=True)
+class _Trial:
+    """The try of a waiting app that is under way; the end of the block cancels it."""
+
+    app_id: str = ""
+    task: asyncio.Task[_Failed | None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
 
 
 class _Failed(dict[str, Transient]):

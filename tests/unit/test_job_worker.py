@@ -28,25 +28,36 @@ def said(app_id: str, number: int) -> Event:
 
 
 def bus_of(events: Sequence[Event]) -> Bus:
-    entries = [
-        Entry(offset=str(number), fields=wire.encode(event), received=VIRTUAL.now())
-        for number, event in enumerate(events, 1)
-    ]
-    return memory_bus([entries])
+    return growing_bus(events)[0]
+
+
+def growing_bus(events: Sequence[Event]) -> tuple[Bus, Callable[[Event], None]]:
+    """Return a bus, and what appends an event to its log."""
+    entries: list[Entry] = []
+
+    def append(event: Event) -> None:
+        offset = str(len(entries) + 1)
+        entries.append(Entry(offset=offset, fields=wire.encode(event), received=VIRTUAL.now()))
+
+    for event in events:
+        append(event)
+    return memory_bus([entries]), append
 
 
 class Taken:
-    """The part of a transport that a job needs: it keeps what it gets, and refuses as often as it is told to."""
+    """The part of a transport that a job needs: it keeps what it gets, and refuses what it is told to refuse."""
 
-    def __init__(self, refusals: int = 0) -> None:
+    def __init__(self) -> None:
         self.ids: list[str] = []
-        self.refusals = refusals
+        self.refused: Callable[[str], bool] = lambda app_id: False
+        self.refusals = 0
 
     async def append(self, events: Sequence[Outgoing]) -> None:
-        if self.refusals:
-            self.refusals -= 1
+        found = [wire.decode(each.fields, received=VIRTUAL.now()) for each in events]
+        if any(self.refused(each.appid) for each in found):
+            self.refusals += 1
             raise PartitionRefused("mend it")
-        self.ids += [wire.decode(each.fields, received=VIRTUAL.now()).id for each in events]
+        self.ids += [each.id for each in found]
 
 
 class Echo(Job):
@@ -59,9 +70,11 @@ class Echo(Job):
         """``alone``: says for which app it fails; otherwise it fails for all that it is given with it."""
         self.alone = alone
         self.failing: Callable[[str], bool] = lambda app_id: False
+        self.takes_s: Callable[[str], float] = lambda app_id: 0.0
         self.given: list[str] = []
 
     async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | AppWait]]:
+        await VIRTUAL.sleep(max(self.takes_s(each.event.appid) for each in seen))
         failure = Transient("no answer", retry_after_s=0.5)
         failing = {each.event.appid for each in seen if self.failing(each.event.appid)}
         if failing and not self.alone:
@@ -78,8 +91,8 @@ class Echo(Job):
 
 
 @asynccontextmanager
-async def working(bus: Bus, job: Job, transport: Taken) -> AsyncIterator[JobWorker]:
-    worker = JobWorker(bus, cast(Transport, transport), job, name="w", clock=VIRTUAL, batch_events=4)
+async def working(bus: Bus, job: Job, transport: Taken, *, batch_events: int = 4) -> AsyncIterator[JobWorker]:
+    worker = JobWorker(bus, cast(Transport, transport), job, name="w", clock=VIRTUAL, batch_events=batch_events)
     task = asyncio.create_task(worker.run())
     try:
         yield worker
@@ -167,6 +180,79 @@ async def test_if_too_many_apps_wait_the_position_waits_with_them() -> None:
     assert await lag(bus) == 0
 
 
+@pytest.mark.parametrize("batch_events", [1, 5, 200])
+@pytest.mark.parametrize("count", [13, MOST_PARKED])
+async def test_apps_that_wait_hold_up_no_other_app_after_a_restart(count: int, batch_events: int) -> None:
+    apps = [f"app{number}-" for number in range(count)]
+    bus, append = growing_bus([*(said(app_id, 0) for app_id in apps), *(said("good", number) for number in range(50))])
+    job, taken = Echo(alone=True), Taken()
+    job.failing = lambda app_id: app_id != "good"
+    async with working(bus, job, taken, batch_events=batch_events):
+        await VIRTUAL.sleep(600)
+    async with working(bus, job, taken, batch_events=batch_events):
+        await VIRTUAL.sleep(600)
+        for number in range(50, 100):
+            append(said("good", number))
+        await VIRTUAL.sleep(600)
+        assert taken.ids == of(*(f"good{number}" for number in range(100)))
+        job.failing = lambda app_id: False
+        await VIRTUAL.sleep(300)
+    assert sorted(taken.ids[100:]) == sorted(of(*(f"{app_id}0" for app_id in apps)))
+    assert await lag(bus) == 0
+
+
+@pytest.mark.parametrize("first", ["huge", "tiny"])
+async def test_apps_that_catch_up_take_turns(first: str) -> None:
+    apps = [first, "tiny" if first == "huge" else "huge"]
+    bus = bus_of([*(said(app_id, 0) for app_id in apps), *(said("huge", number) for number in range(1, 400))])
+    job, taken = Echo(alone=True), Taken()
+    job.failing, job.takes_s = lambda app_id: True, lambda app_id: 5.0
+    async with working(bus, job, taken):
+        await VIRTUAL.sleep(600)
+        job.failing = lambda app_id: False
+        await VIRTUAL.sleep(1000)
+    assert len(taken.ids) == 401
+    assert taken.ids.index("of tiny0") < 100, "it waits for its next try only, which is a minute away at most"
+
+
+@pytest.mark.parametrize("count", [1, 5])
+async def test_an_app_whose_tries_hang_does_not_delay_other_apps(count: int) -> None:
+    bad = [f"bad{number}-" for number in range(count)]
+    bus, append = growing_bus([said(app_id, 0) for app_id in bad])
+    job, taken = Echo(alone=True), Taken()
+    job.failing = lambda app_id: app_id != "good"
+    job.takes_s = lambda app_id: 60.0 if job.failing(app_id) else 0.0
+    async with working(bus, job, taken):
+        await VIRTUAL.sleep(600)
+        for number in range(100):
+            append(said("good", number))
+            await VIRTUAL.sleep(10)
+            assert len(taken.ids) == number + 1
+        for app_id in bad:
+            append(said(app_id, 1))
+        job.failing = lambda app_id: False
+        await VIRTUAL.sleep(600)
+    assert sorted(taken.ids[100:]) == sorted(of(*(f"{app_id}{number}" for app_id in bad for number in range(2))))
+    assert await lag(bus) == 0
+
+
+async def test_a_slow_app_that_catches_up_misses_no_event_that_is_read_meanwhile() -> None:
+    bus, append = growing_bus([said("slow", number) for number in range(20)])
+    job, taken = Echo(alone=True), Taken()
+    job.failing, job.takes_s = lambda app_id: app_id == "slow", lambda app_id: 7.0 if app_id == "slow" else 0.5
+    async with working(bus, job, taken):
+        await VIRTUAL.sleep(600)
+        job.failing = lambda app_id: False
+        for number in range(20, 60):
+            append(said("slow", number))
+            append(said("good", number))
+            await VIRTUAL.sleep(3)
+        await VIRTUAL.sleep(600)
+    assert [each for each in taken.ids if "slow" in each] == of(*(f"slow{number}" for number in range(60)))
+    assert len(taken.ids) == 100
+    assert await lag(bus) == 0
+
+
 async def test_a_place_that_a_restart_is_behind_is_kept() -> None:
     """The next owner may end too, before it has read what the one before it had."""
     note = PositionNote(parked={"a": ParkedApp(at="4"), "b": ParkedApp(at="9")}, done="20")
@@ -217,15 +303,36 @@ async def test_an_outage_is_waited_for_and_everything_is_done_once() -> None:
 
 
 async def test_while_a_partition_takes_nothing_the_job_is_not_asked_again() -> None:
-    bus, job, taken = bus_of([said("a", 0), said("a", 1)]), Echo(alone=True), Taken(refusals=5)
+    bus, job, taken = bus_of([said("a", number) for number in range(6)]), Echo(alone=True), Taken()
+    taken.refused = lambda app_id: True
     async with working(bus, job, taken) as worker:
-        await VIRTUAL.sleep(15)
-        assert (taken.ids, job.given) == ([], ["a0"])
-        assert worker.account.waiting_s > 0
         await VIRTUAL.sleep(600)
+        assert (taken.ids, job.given) == ([], ["a0", "a1", "a2", "a3"])
+        assert 5 < taken.refusals < 20, "one event is sent at each try"
+        assert worker.account.waiting_s > 500
+        taken.refused = lambda app_id: False
+        await VIRTUAL.sleep(120)
         assert worker.account.waiting_s == 0
-    assert taken.ids == of("a0", "a1")
-    assert job.given == ["a0", "a1"]
+    assert taken.ids == of(*(f"a{number}" for number in range(6)))
+    assert job.given == [f"a{number}" for number in range(6)]
+    assert await lag(bus) == 0
+
+
+async def test_an_app_whose_partition_takes_nothing_holds_up_no_other_app() -> None:
+    bus = bus_of([said(app_id, number) for number in range(20) for app_id in ("bad", "good")])
+    job, taken = Echo(alone=True), Taken()
+    taken.refused = lambda app_id: app_id == "bad"
+    for _ in range(2):
+        async with working(bus, job, taken):
+            await VIRTUAL.sleep(600)
+            assert taken.ids == of(*(f"good{number}" for number in range(20)))
+            assert PositionNote.decode((await bus.partitions.committed(0)).note).parked.keys() == {"bad"}
+    async with working(bus, job, taken):
+        await VIRTUAL.sleep(600)
+        taken.refused = lambda app_id: False
+        await VIRTUAL.sleep(120)
+    assert taken.ids[20:] == of(*(f"bad{number}" for number in range(20)))
+    assert await lag(bus) == 0
 
 
 class Parts(Job):

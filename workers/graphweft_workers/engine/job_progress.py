@@ -6,9 +6,10 @@ the others are. After a restart, the next owner reads from that position and lea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from graphweft_contracts import Event
 from graphweft_workers.engine.log.position_note import MOST_PARKED, ParkedApp, PositionNote
 from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.job import JobEvent
@@ -40,14 +41,19 @@ class JobProgress:
     """Up to here all events are done but those of ``waiting``. It begins with what the bus holds, note included."""
     waiting: dict[str, WaitingApp] = field(default_factory=dict[str, WaitingApp])
     """By app."""
+    unsent: dict[str, list[Event]] = field(default_factory=dict[str, list[Event]])
+    """By app: what follows from its events in hand, but the bus has not taken yet. A restart asks the job again."""
     _before: PositionNote = field(init=False)
 
     def __post_init__(self) -> None:
         self._before = PositionNote.decode(self.position.note)
 
-    def room(self, apps: int) -> bool:
-        """Tell whether so many more apps may wait: the note must hold their names."""
-        return len(self.waiting.keys() | self._open()) + apps <= MOST_PARKED
+    def room(self, apps: Collection[str], end: CommittedPosition) -> bool:
+        """Tell whether these apps may wait as well while the position goes on to ``end``: the note must hold all names.
+
+        The apps of an earlier owner count once, and only while the position is not behind what that owner had read.
+        """
+        return len(self.waiting.keys() | self._open(end).keys() | set(apps)) <= MOST_PARKED
 
     def is_done(self, app_id: str, offset: str) -> bool:
         """Tell whether an earlier owner of the partition was done with an event."""
@@ -57,10 +63,13 @@ class JobProgress:
         """Return the waiting app that is tried next."""
         return min(self.waiting.items(), key=lambda item: item[1].due, default=None)
 
-    def go_on(self, app_id: str) -> None:
-        """Note that a waiting app is done with its events in hand; it waits no longer if there are no others."""
+    def go_on(self, app_id: str, now: float) -> None:
+        """Note that a waiting app is done with its events in hand; it waits no longer if there are no others.
+
+        Its next events are due ``now``, behind those of apps that were due before.
+        """
         app = self.waiting[app_id]
-        app.at, app.seen, app.attempt, app.due = app.end, (), 0, 0.0
+        app.at, app.seen, app.attempt, app.due = app.end, (), 0, now
         if not is_after(self.position.offset, app.at.offset):
             del self.waiting[app_id]
 
@@ -70,7 +79,7 @@ class JobProgress:
         parked = {
             app_id: ParkedApp(at=later(self._before.applied("", (app_id,)), place.offset), why="waits", since=since)
             for app_id, place, since in (
-                *((each, self.position, app.since) for each, app in self._open().items()),
+                *((each, self.position, app.since) for each, app in self._open(self.position).items()),
                 *((each, app.at, app.since) for each, app in self.waiting.items()),
             )
         }
@@ -79,6 +88,6 @@ class JobProgress:
         )
         return replace(min(places, key=lambda each: offset_order(each.offset)), note=note)
 
-    def _open(self) -> dict[str, ParkedApp]:
-        """Return the apps that waited under an earlier owner, while the position is behind its place."""
-        return dict(self._before.parked) if is_after(self._before.done, self.position.offset) else {}
+    def _open(self, at: CommittedPosition) -> Mapping[str, ParkedApp]:
+        """Return the apps that waited under an earlier owner, if that owner had read beyond a position."""
+        return self._before.parked if is_after(self._before.done, at.offset) else {}

@@ -7,13 +7,14 @@ replaces the first one.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import batched
-from typing import Final
+from typing import Final, Self
 
 from graphweft.tracing import with_trace
 from graphweft.transport import Outgoing, Transport
@@ -101,22 +102,25 @@ class JobWorker:
         recent = RecentEvents()
         await self._job.begin(number)
         tick_at, failed = self._tick_at.setdefault(number, self._clock.monotonic()), 0
-        while await lease.goes_on():
-            moved = await self._read_on(lease, progress, recent)
-            again = None if moved is None else await self._try_again(lease, progress)
-            if moved is None or again is None:
-                return
-            if moved or again:
-                await self._bus.partitions.commit(number, progress.committed())
-                lease.progressed = True
-            if self._job.tick_s and self._clock.monotonic() >= tick_at:
-                failed, wait_s = await self._tick(lease, failed)
-                tick_at = self._tick_at[number] = self._clock.monotonic() + wait_s
+        async with _Trial() as trial:
+            while await lease.goes_on():
+                moved = await self._read_on(lease, progress, recent, trial)
+                again = None if moved is None else await self._try_again(lease, progress, trial)
+                if moved is None or again is None:
+                    return
+                if moved or again:
+                    await self._bus.partitions.commit(number, progress.committed())
+                    lease.progressed = True
+                if self._job.tick_s and self._clock.monotonic() >= tick_at:
+                    failed, wait_s = await self._tick(lease, failed)
+                    tick_at = self._tick_at[number] = self._clock.monotonic() + wait_s
 
-    async def _read_on(self, lease: Lease, progress: JobProgress, recent: RecentEvents) -> bool | None:
+    async def _read_on(self, lease: Lease, progress: JobProgress, recent: RecentEvents, trial: _Trial) -> bool | None:
         """Handle the next events of apps that do not wait. Return whether there were entries; None: see ``_handle``."""
         at, due = progress.position, progress.due()
         most_s = math.inf if due is None else due[1].due - self._clock.monotonic()
+        if trial.task is not None:
+            most_s = self._timing.trial_look_s
         batch = await lease.read(at, limit=self._batch_events, most_s=most_s)
         await self._report_lost(lease.number, at, batch)
         seen = [
@@ -124,10 +128,11 @@ class JobWorker:
             for each in await self._seen(lease.number, batch.entries, recent)
             if each.event.appid not in progress.waiting and not progress.is_done(each.event.appid, each.offset)
         ]
-        failed = await self._handle(lease, seen, progress)
+        end = _behind(at, batch)
+        failed = await self._handle(lease, seen, progress, end)
         if failed is None:
             return None
-        progress.position = end = _behind(at, batch)
+        progress.position = end
         for app_id, error in failed.items():
             progress.waiting[app_id] = app = WaitingApp(
                 at=at, end=end, seen=[each for each in seen if each.event.appid == app_id],
@@ -136,33 +141,48 @@ class JobWorker:
             await self._wait(lease.number, app, error)
         return bool(batch.lost or batch.entries or batch.stepped)
 
-    async def _try_again(self, lease: Lease, progress: JobProgress) -> bool | None:
-        """Handle events of the waiting app whose turn it is. Return whether they are done; None: see ``_handle``."""
-        due = progress.due()
-        if due is None or due[1].due > self._clock.monotonic():
+    async def _try_again(self, lease: Lease, progress: JobProgress, trial: _Trial) -> bool | None:
+        """Handle events of the waiting app whose turn it is. Return whether they are done; None: see ``_handle``.
+
+        A try that takes longer goes on beside the reads, for it may be a model that hangs. Its result counts at a later
+        call, so that an app does not stop waiting while a batch without its events is in hand.
+        """
+        if trial.task is None:
+            due = progress.due()
+            if due is None or due[1].due > self._clock.monotonic():
+                return False
+            trial.app_id, app = due
+            await self._read_again(lease.number, trial.app_id, app, progress)
+            trial.task = asyncio.create_task(self._try(lease, app.seen, progress))
+            await asyncio.wait([trial.task], timeout=self._timing.trial_look_s)
+        if not trial.task.done():
             return False
-        app_id, app = due
-        if not app.seen:
-            limit = self._batch_events * len(progress.waiting)  # others' entries are among them
-            batch = await self._bus.log.read(lease.number, app.at, limit=limit)
-            entries = [each for each in batch.entries if not is_after(each.offset, progress.position.offset)]
-            await self._report_lost(lease.number, app.at, batch, app_id)
-            app.end = _behind(app.at, replace(batch, entries=entries)) if entries else progress.position
-            app.seen = [
-                each
-                for each in await self._seen(lease.number, entries, RecentEvents())
-                if each.event.appid == app_id and not progress.is_done(app_id, each.offset)
-            ]
-        failed = await self._try(lease, app.seen)
+        task, trial.task = trial.task, None
+        failed, app_id = task.result(), trial.app_id
         if failed is None:
             return None
         if app_id in failed:
-            await self._wait(lease.number, app, failed[app_id])
+            await self._wait(lease.number, progress.waiting[app_id], failed[app_id])
             return False
-        progress.go_on(app_id)
+        progress.go_on(app_id, self._clock.monotonic())
         if not progress.waiting:
             await self.account.goes_on((lease.number, "apps"))
         return True
+
+    async def _read_again(self, number: int, app_id: str, app: WaitingApp, progress: JobProgress) -> None:
+        """Read the next events of a waiting app, unless it has some in hand."""
+        if app.seen:
+            return
+        limit = self._batch_events * len(progress.waiting)  # others' entries are among them
+        batch = await self._bus.log.read(number, app.at, limit=limit)
+        entries = [each for each in batch.entries if not is_after(each.offset, progress.position.offset)]
+        await self._report_lost(number, app.at, batch, app_id)
+        app.end = _behind(app.at, replace(batch, entries=entries)) if entries else progress.position
+        app.seen = [
+            each
+            for each in await self._seen(number, entries, RecentEvents())
+            if each.event.appid == app_id and not progress.is_done(app_id, each.offset)
+        ]
 
     async def _wait(self, number: int, app: WaitingApp, error: Transient) -> None:
         app.attempt += 1
@@ -197,9 +217,9 @@ class JobWorker:
         return found
 
     async def _handle(
-        self, lease: Lease, seen: Sequence[JobEvent], progress: JobProgress
+        self, lease: Lease, seen: Sequence[JobEvent], progress: JobProgress, end: CommittedPosition
     ) -> Mapping[str, Transient] | None:
-        """Run the job on events, again and again; return the apps for which it fails, with the reasons.
+        """Run the job on events up to ``end``, again and again; return the apps for which it fails, with the reasons.
 
         They wait here for a moment, and for as long as no more apps may wait behind the position. If the job does not
         say for which app it fails, each is tried alone, in turn: if none goes on, all wait here for longer, because it
@@ -210,7 +230,7 @@ class JobWorker:
         failed: dict[str, Transient] = {}
         given = seen
         while given:
-            found = await self._try(lease, given)
+            found = await self._try(lease, given, progress)
             if found is None:
                 return None
             for app_id in {each.event.appid for each in given}:
@@ -224,7 +244,7 @@ class JobWorker:
                 wait_s = self._wait_s(error, attempt)
                 waited_s += wait_s
                 most_s = self._timing.shown_s if others_go_on else self._timing.last_wait_s
-                if waited_s >= most_s and progress.room(len(failed)):
+                if waited_s >= most_s and progress.room(failed, end):
                     break
                 await self.account.waits(key, error, wait_s)
                 if await lease.finish(self._clock.sleep(wait_s)) is None:
@@ -237,16 +257,18 @@ class JobWorker:
             await self.account.goes_on(key)
         return failed
 
-    async def _try(self, lease: Lease, seen: Sequence[JobEvent]) -> _Failed | None:
-        """Run the job once on those of the events that are not done; None if they are left to the next owner."""
+    async def _try(self, lease: Lease, seen: Sequence[JobEvent], progress: JobProgress) -> _Failed | None:
+        """Run the job once on those of the events that are not done; None if they are left to the next owner.
+
+        An app whose results the bus has not taken yet gets a turn once it takes them.
+        """
         failed = _Failed()
-        seen = [each for each in seen if not each.done]
-        if not seen:
+        if all(each.done for each in seen) and progress.unsent.keys().isdisjoint(each.event.appid for each in seen):
             return failed
-        appending = self._append_all(self._job.handle(seen), lease.number, failed)
         try:
             with tracing_spans.handled(lease.number, self._job.group, seen):
-                if await lease.finish(appending, grace_s=self._timing.grace_s) is None:
+                running = self._run(seen, failed, progress.unsent)
+                if await lease.finish(running, grace_s=self._timing.grace_s) is None:
                     return None
         except BusUnavailable:
             raise
@@ -257,6 +279,14 @@ class JobWorker:
             each.done |= each.event.appid not in failed
         return failed
 
+    async def _run(self, seen: Sequence[JobEvent], failed: _Failed, unsent: dict[str, list[Event]]) -> None:
+        for app_id in {each.event.appid for each in seen} & unsent.keys():
+            for event in unsent.pop(app_id):  # each alone: those that are taken are not sent again
+                await self._append([event], failed, unsent)
+        seen = [each for each in seen if not each.done and each.event.appid not in failed]
+        if seen:
+            await self._append_all(self._job.handle(seen), failed, unsent)
+
     def _wait_s(self, error: Transient, attempt: int) -> float:
         """Return how long to wait after a failure: never less than the server asks for."""
         return backoff_s(error.retry_after_s, attempt, longest_s=self._timing.last_wait_s, spread=(1.0, 1.2))
@@ -266,7 +296,7 @@ class JobWorker:
         key: WaitKey = (lease.number, "tick")
         outcomes = self._job.tick(lease.number, await self._bus.partitions.count())
         try:
-            await lease.finish(self._append_all(outcomes, lease.number), grace_s=self._timing.grace_s)
+            await lease.finish(self._append_all(outcomes), grace_s=self._timing.grace_s)
         except BusUnavailable:
             raise
         except Transient as error:
@@ -278,13 +308,16 @@ class JobWorker:
         return 0, self._job.tick_s
 
     async def _append_all(
-        self, outcomes: AsyncGenerator[Sequence[JobOutcome]], number: int, failed: _Failed | None = None
+        self,
+        outcomes: AsyncGenerator[Sequence[JobOutcome]],
+        failed: _Failed | None = None,
+        unsent: dict[str, list[Event]] | None = None,
     ) -> None:
         """Put on the bus what a job yields; ``failed`` gets the apps that wait, and is None for a tick."""
         async with contextlib.aclosing(outcomes):
             async for each in outcomes:
                 for events in batched((one for one in each if isinstance(one, Event)), _APPEND_AT_ONCE):
-                    await self._append(events, number, waits=failed is not None)
+                    await self._append(events, failed, unsent)
                 letters = [one for one in each if isinstance(one, DeadLetter)]
                 if letters:
                     await self._bus.dead_letters.put(letters)
@@ -294,37 +327,59 @@ class JobWorker:
                 if failed is not None:
                     failed.update((one.app_id, one.error) for one in each if isinstance(one, AppWait))
 
-    async def _append(self, events: Sequence[Event], number: int, *, waits: bool) -> None:
+    async def _append(
+        self, events: Sequence[Event], failed: _Failed | None, unsent: dict[str, list[Event]] | None
+    ) -> None:
         """Append events to the bus; an event that the bus refuses is logged and dropped.
 
-        If their partition takes none until it is mended, wait, so that no model is asked again; or raise ``Transient``.
+        If their partition takes none until it is mended, ``unsent`` gets them, so that no model is asked again, and
+        ``failed`` their app. Later events of the app follow them. Without ``unsent``, raises ``Transient``.
         """
-        attempt = 0
-        while True:
-            try:
-                outgoing = [Outgoing(key=event.key, fields=wire.encode(with_trace(event))) for event in events]
-                with BUS_DURATION.timed("append", clock=self._clock):
-                    await self._transport.append(outgoing)
-                break
-            except (InvalidEvent, PartitionRefused) as error:
-                if len(events) > 1:  # append each alone to find the refused one
-                    for event in events:
-                        await self._append([event], number, waits=waits)
-                    return
-                if isinstance(error, InvalidEvent):
-                    event = events[0]
-                    self._logger.error("event_refused", event_id=event.id, event_type=event.type, error=str(error))
-                    await self.account.skips(Counter({(event.appid, "event_refused"): 1}))
-                    return
-                refused = Transient(str(error), retry_after_s=self._timing.refused_s)
-                if not waits or self._leases.stopping.is_set():
-                    raise refused from error
-                attempt += 1
-                wait_s = self._wait_s(refused, attempt)
-                await self.account.waits((number, "events"), refused, wait_s)
-                await self._clock.sleep(wait_s)
+        if unsent:
+            for event in events:
+                if event.appid in unsent:
+                    unsent[event.appid].append(event)
+            events = [event for event in events if event.appid not in unsent]
+        if not events:
+            return
+        try:
+            outgoing = [Outgoing(key=event.key, fields=wire.encode(with_trace(event))) for event in events]
+            with BUS_DURATION.timed("append", clock=self._clock):
+                await self._transport.append(outgoing)
+        except (InvalidEvent, PartitionRefused) as error:
+            if len(events) > 1:  # append each alone to find the refused one
+                for event in events:
+                    await self._append([event], failed, unsent)
+                return
+            [event] = events
+            if isinstance(error, InvalidEvent):
+                self._logger.error("event_refused", event_id=event.id, event_type=event.type, error=str(error))
+                await self.account.skips(Counter({(event.appid, "event_refused"): 1}))
+                return
+            refused = Transient(str(error), retry_after_s=self._timing.refused_s)
+            if failed is None or unsent is None:
+                raise refused from error
+            failed[event.appid] = refused
+            unsent[event.appid] = [event]
+            return
         self.emitted += len(events)
         JOB_EVENTS.add(len(events), self._job.group)
+
+
+@dataclass(slots=True)
+class _Trial:
+    """The try of a waiting app that is under way; the end of the block cancels it."""
+
+    app_id: str = ""
+    task: asyncio.Task[_Failed | None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
 
 
 class _Failed(dict[str, Transient]):

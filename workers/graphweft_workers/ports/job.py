@@ -88,7 +88,8 @@ class Job(Protocol):
     def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[JobOutcome]]:
         """Yield what follows from events of one partition, given in its order.
 
-        The bus holds each yielded item before the generator continues; the position moves when the generator ends.
+        The bus holds each yielded item before the generator continues, or the worker keeps it until the bus takes
+        events of its app again; the position moves when the generator ends and all is on the bus.
         After an interruption the same events arrive again, in other groupings, so the ids of yielded items must depend
         on single events only. On ``Transient`` the worker waits and calls again with the events that are not done; for
         a ``AppWait`` with those of the app, and if it waits for more than a moment, later events of other apps arrive

@@ -145,6 +145,8 @@ class JobTiming:
     """How often the record of a wait is renewed, at most."""
     record_s: float = 1.0
     """Limit of the write of such a record."""
+    trial_look_s: float = 1.0
+    """How long other apps wait for a try of one that waits. Then it goes on beside them, and is looked at so often."""
     refused_s: float = 5.0
     """The first wait for a partition that takes no events until it is mended."""
 

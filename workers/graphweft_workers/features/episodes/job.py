@@ -24,7 +24,7 @@ from graphweft_workers.features.episodes.ontologies import Ontologies
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_with
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.ports.job import Job, JobEvent
+from graphweft_workers.ports.job import AppWait, Job, JobEvent
 from graphweft_workers.ports.pages import pages
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import TIMING, MemoryTiming
@@ -36,6 +36,7 @@ _EXTRACTED: Final = "episode.extracted"
 _READ_AGAIN: Final = frozenset({EXTRACT, *((_ADD, mutation) for mutation in ("add", "add_unowned", WHOLE))})
 """Retries of these mutations read the episode again: its first extraction found no episode."""
 
+type _Outcome = Event | DeadLetter | AppWait
 type _Key = tuple[str, str]
 """App and id of an ``episode.extracted`` event."""
 
@@ -64,7 +65,9 @@ class EpisodesJob(Job):
 
     While the extractor is unavailable, or fails a test request after a try that failed, the job waits. An episode that
     fails alone has ``attempts`` tries with growing pauses. Then it becomes a dead letter with its original entry, and a
-    retry reads it again. Invalid episodes are skipped; the mutation worker reports them.
+    retry reads it again. After a try without an answer in time, the app waits for the next one, with all its episodes
+    that are not begun: otherwise they hold up those of other apps. Invalid episodes are skipped; the mutation worker
+    reports them.
     """
 
     group = channels.EPISODES_GROUP
@@ -104,7 +107,7 @@ class EpisodesJob(Job):
         """See ``Job.begin``."""
         self._earlier.pop(partition, None)
 
-    async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | DeadLetter]]:
+    async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[_Outcome]]:
         """See ``Job.handle``. Raises ``ExtractorUnavailable`` after it has yielded all results."""
         tasks = [task for each in seen if (task := self._task(each)) is not None]
         if not tasks:
@@ -113,11 +116,13 @@ class EpisodesJob(Job):
         if partition not in self._earlier:
             self._earlier[partition] = await self._emitted(partition, tasks[0].entry.offset)
         earlier = self._earlier[partition]
-        async with contextlib.aclosing(self._read(task for task in tasks if task.key not in earlier)) as outcomes:
+        for task in tasks:
+            task.seen.done |= task.key in earlier
+        async with contextlib.aclosing(self._read(task for task in tasks if not task.seen.done)) as outcomes:
             async for some in outcomes:
                 yield [outcome for _, outcome in some if outcome is not None]
-                for task, _ in some:
-                    task.seen.done = True
+                for task, outcome in some:
+                    task.seen.done = not isinstance(outcome, AppWait)
         earlier.difference_update(task.key for task in tasks)
 
     async def aclose(self) -> None:
@@ -163,13 +168,15 @@ class EpisodesJob(Job):
                         found.add((event.appid, event.id))
         return found
 
-    async def _read(self, tasks: Iterable[_Task]) -> AsyncGenerator[Sequence[tuple[_Task, Event | DeadLetter | None]]]:
+    async def _read(self, tasks: Iterable[_Task]) -> AsyncGenerator[Sequence[tuple[_Task, _Outcome | None]]]:
         """Read episodes, some at a time, and yield results as they arrive; None: there is a dead letter already.
 
-        When the extractor is unavailable, it starts no more, and raises the error when the running ones have ended.
+        When the extractor is unavailable, it starts no more, and raises the error when the running ones have ended. Of
+        an app that waits it starts no more, either.
         """
-        waiting = iter(tasks)
-        running: dict[asyncio.Task[Event | DeadLetter | None], _Task] = {}
+        waits: set[str] = set()
+        waiting = (task for task in tasks if task.seen.event.appid not in waits)
+        running: dict[asyncio.Task[_Outcome | None], _Task] = {}
         unavailable: Transient | None = None
         try:
             while True:
@@ -180,11 +187,14 @@ class EpisodesJob(Job):
                 if not running:
                     break
                 ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                outcomes: list[tuple[_Task, Event | DeadLetter | None]] = []
+                outcomes: list[tuple[_Task, _Outcome | None]] = []
                 for each in ended:
                     task = running.pop(each)
                     try:
-                        outcomes.append((task, each.result()))
+                        outcome = each.result()
+                        outcomes.append((task, outcome))
+                        if isinstance(outcome, AppWait):
+                            waits.add(outcome.app_id)
                     except Transient as error:
                         unavailable = error
                 yield outcomes
@@ -195,13 +205,17 @@ class EpisodesJob(Job):
         if unavailable is not None:
             raise unavailable
 
-    async def _outcome(self, task: _Task) -> Event | DeadLetter | None:
-        """Return the event or dead letter of one episode. Raises ``ExtractorUnavailable`` and ``BusUnavailable``."""
+    async def _outcome(self, task: _Task) -> _Outcome | None:
+        """Return the event or dead letter of one episode, or that its app waits for the next try.
+
+        Raises ``ExtractorUnavailable`` and ``BusUnavailable``.
+        """
         failed = ExtractionFailed("not tried")
         if await letter_with(self._bus.dead_letters, self._letter(task, failed).id) is not None:
             return None
-        for attempt in range(self._attempts):
-            if attempt:
+        first = len(task.seen.parts)  # the tries before this call
+        for attempt in range(first, self._attempts):
+            if attempt > first:
                 pause_s = min(self._pause_s * 2 ** min(attempt - 1, 10), self._timing.last_pause_s)
                 await self._clock.sleep(pause_s * random.uniform(1.0, 1.5))
             try:
@@ -215,6 +229,9 @@ class EpisodesJob(Job):
             except ExtractionFailed as error:
                 failed = error
             await self._extractor.check()  # an outage is seen at the first try, however many there are
+            task.seen.parts.add(attempt)
+            if failed.reason == "timeout" and attempt + 1 < self._attempts:
+                return AppWait(app_id=task.seen.event.appid, error=Transient(str(failed), retry_after_s=self._pause_s))
         letter = self._letter(task, failed)
         logger.error(
             "episode_not_extracted", event_id=task.seen.event.id, position=task.seen.position, letter=letter.id,

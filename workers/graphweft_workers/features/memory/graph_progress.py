@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.job import AppWait
@@ -54,6 +55,6 @@ class GraphProgress:
         mark = marks.get(int(number))
         if mark is not None and not is_after(offset, mark.offset):
             return True
-        # An event without effect moves no checkpoint, but it is committed.
+        # An event without effect moves no checkpoint, but the position, or the app's place in its note, is behind it.
         committed = await self._bus.partitions.committed(int(number))
-        return not is_after(offset, committed.offset)
+        return not is_after(offset, PositionNote.decode(committed.note).applied(committed.offset, (app_id,)))

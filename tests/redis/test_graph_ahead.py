@@ -77,16 +77,28 @@ async def applied(bus: Bus, graph: GraphStore, rules: RuleSet, expected: list[in
 
 
 @pytest.mark.parametrize(
-    ("lost_ms", "since_ms"),
-    [(-2_000, [-1_000]), (-2_000, [-3_000, -1_000]), (-2_000, [-3_000]), (3_600_000, [-1_000, 3_600_500])],
-    ids=["ids go on", "ids go back and pass the lost one", "ids go back", "the clock was an hour ahead"],
-)
+    ("lost_ms", "since_ms", "has_archive"),
+    [
+        (-2_000, [-1_000], False), (-2_000, [-1_000], True), (-2_000, [-3_000, -1_000], False),
+        (-2_000, [-3_000], False), (3_600_000, [-1_000, 3_600_500], False),
+    ],
+    ids=[
+        "ids go on", "ids go on, with an archive", "ids go back and pass the lost one", "ids go back",
+        "the clock was an hour ahead",
+    ],
+)  # fmt: skip
 async def test_a_graph_that_holds_a_lost_event_waits(
-    url: str, bus: Bus, graph: GraphStore, raw: Any, rules: RuleSet, tmp_path: Path, lost_ms: int, since_ms: list[int]
-) -> None:
+    url: str, bus: Bus, graph: GraphStore, raw: Any, rules: RuleSet, tmp_path: Path, lost_ms: int, since_ms: list[int],
+    has_archive: bool,
+) -> None:  # fmt: skip
     now = int(time.time() * 1000) + 10_000  # behind the activation of the rules
     await add(raw, 1, now - 5_000)
     await applied(bus, graph, rules, [1])
+    archive = tmp_path / "archive"
+    if has_archive:
+        archive.mkdir()
+        async with contextlib.aclosing(redis_bus(url, group=channels.ARCHIVE_GROUP)) as reader:
+            await archive_now(reader, open_blobs(str(archive)))
     kept = {key: await raw.dump(key) for key in (STREAM, channels.notes())}
     await add(raw, 2, now + lost_ms)
     await applied(bus, graph, rules, [1, 2])
@@ -102,6 +114,8 @@ async def test_a_graph_that_holds_a_lost_event_waits(
         assert await notes(graph) == [1, 2], "nothing is passed over, and nothing comes behind the lost event"
         environment = clean_environment() | {"GRAPHWEFT_BUS_URL": url, "GRAPHWEFT_GRAPH_URL": url}
         environment["GRAPHWEFT_RULES"] = str(tmp_path)
+        if has_archive:
+            environment["GRAPHWEFT_ARCHIVE_URL"] = str(archive)
         done = await asyncio.to_thread(inside, ["rebuild", "--app", APP, "--swap"], environment, folder=tmp_path)
         assert done.code == 0, done.err
         await until(lambda: notes(graph), lambda found: found == [1, *since], why="the graph is that of the log")

@@ -172,11 +172,16 @@ class _RebuildWork:
                 from graphweft_workers.replay.second_queries import rule_sets
 
                 log = AppLog(bus=self.bus, app_id=app, live=self.live)
-                restoring = make_restoring(self.settings, self.bus, graph, app, warn)
-                work = Rebuild(log, graph, self.rules, given=self.given, tell=tell, restoring=restoring)
-                await work.begin(resume=options.resume, swap=options.swap)
-                if options.swap and not options.accept_losses:
-                    await work.refuse_losses()
+
+                async def begun(*, resume: bool) -> Rebuild:
+                    restoring = make_restoring(self.settings, self.bus, graph, app, warn)
+                    begun = Rebuild(log, graph, self.rules, given=self.given, tell=tell, restoring=restoring)
+                    await begun.begin(resume=resume, swap=options.swap)
+                    return begun
+
+                work = await begun(resume=options.resume)
+                if options.swap and not options.accept_losses and await work.refuse_losses():
+                    work = await begun(resume=False)
                 report.resumed, report.gaps = work.continued, work.gaps
                 if self.to is None and not options.resume:
                     expect(await log.entry_count())

@@ -350,13 +350,14 @@ class Rebuild:
                 "start the workers, wait until `graphweft status` shows no lag, and repeat the command with --resume"
             )
 
-    async def refuse_losses(self) -> None:
+    async def refuse_losses(self) -> bool:
         """Raise ``InvalidSettings`` if a swap would drop nodes because the log has lost what they were made from.
 
-        Call it first. The new graph is built to its end for that, only if the log has lost anything, and deleted.
+        Call it first. The new graph is built to its end for that, only if the log has lost anything, and deleted. Then
+        it returns True, and another ``Rebuild`` has to begin.
         """
         if not (lost := await self._log.lost_by()):
-            return
+            return False
         await self.run()
         sets = await rule_sets(self._log, self._rules)
         found = await find_losses(self._live, self._graph, self._app_id, sets, fewer=True)
@@ -366,9 +367,7 @@ class Rebuild:
                 f"the log has lost what the live graph of {self._app_id!r} was made from: {lost}. A new graph would "
                 f"lack {replace(found, schema=())}. Restore the log, or repeat the command with --accept-losses"
             )
-        self._new, self._after_preludes = True, False
-        self.done.clear()
-        await self._write_basis()
+        return True
 
     async def swap(self) -> None:
         """Put the new graph in the place of the live one, which gets the place of the new one.

@@ -240,9 +240,12 @@ class JobWorker:
     async def _try(self, lease: Lease, seen: Sequence[JobEvent]) -> _Failed | None:
         """Run the job once on those of the events that are not done; None if they are left to the next owner."""
         failed = _Failed()
+        await self._leave_out_erased(lease.number, [each for each in seen if each.tried and not each.done])
         seen = [each for each in seen if not each.done]
         if not seen:
             return failed
+        for each in seen:
+            each.tried = True
         appending = self._append_all(self._job.handle(seen), lease.number, failed)
         try:
             with tracing_spans.handled(lease.number, self._job.group, seen):
@@ -256,6 +259,22 @@ class JobWorker:
         for each in seen:
             each.done |= each.event.appid not in failed
         return failed
+
+    async def _leave_out_erased(self, number: int, seen: Sequence[JobEvent]) -> None:
+        """Mark events as done of which the log holds no content any more: an erasure may not wait for a job."""
+        if not seen:
+            return
+        entries = await self._bus.log.entries(number, [each.offset for each in seen])
+        there = {entry.offset: entry.erased for entry in entries}
+        for each in seen:
+            each.done = there.get(each.offset, True)
+        lost = Counter(each.event.appid for each in seen if each.offset not in there)
+        if lost:
+            self._logger.error(
+                "events_lost", partition=number, events=lost.total(),
+                message="they left the bus while the job waited, and no archive holds them: their results are missing",
+            )  # fmt: skip
+            await self.account.skips(Counter({(app_id, "events_lost"): events for app_id, events in lost.items()}))
 
     def _wait_s(self, error: Transient, attempt: int) -> float:
         """Return how long to wait after a failure: never less than the server asks for."""

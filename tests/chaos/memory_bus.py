@@ -106,7 +106,7 @@ class MemoryLog:
             for number, log in enumerate(self._entries)
         ]
 
-    async def positions(self, partition: int) -> Mapping[str, str]:
+    async def positions(self, partition: int) -> Mapping[str, CommittedPosition]:
         return {}
 
     async def trim(self, partition: int, offset: str) -> None:

@@ -26,16 +26,17 @@ from tests.services.rules import rule_set
 from tests.services.waiting import until
 
 from graphweft.transport import Outgoing
-from graphweft_contracts import Event, Fenced
+from graphweft_contracts import Event, Fenced, channels
 from graphweft_contracts.memory import MemoryScope, memory_id
 from graphweft_contracts.search import SearchQuery
 from graphweft_workers.archive.archiver import Archiver
 from graphweft_workers.archive.erasures import alone, begin_erasure, end_erasure
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine.log.position_note import PositionNote
+from graphweft_workers.engine.log.position_note import ParkedApp, PositionNote
 from graphweft_workers.engine.plan.graph_marks import sealed
 from graphweft_workers.engine.usage.job_account import JobAccount
 from graphweft_workers.injection.pipeline import ContextPipeline
+from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.graph_store import Checkpoint, Write
 from graphweft_workers.replay import erase as erasing
 from graphweft_workers.settings.settings import Settings
@@ -460,6 +461,26 @@ async def test_a_parked_neighbour_holds_neither_erase_nor_trim(app: Archived) ->
         await app.applied()
     rows = await app.read("shop_x", "MATCH (m:Memory) RETURN m.text ORDER BY m.text")
     assert rows == (("eves-parked-words",), ("eves-words",))
+
+
+@redis_only
+async def test_a_neighbour_that_waits_in_a_job_holds_neither_erase_nor_trim(app: Archived) -> None:
+    await app.push("first")
+    await said(app, "shop_x", "eve", 1, "eves-words")
+    await said(app, "shop", "ada", 1, SECRET)
+    async with app.worker(), app.alone(channels.MEMORY_GROUP) as job:
+        await app.applied()
+        for status in await job.partitions.status():
+            if entries := await job.log.after(status.id, "", limit=1):
+                note = PositionNote(parked={"shop_x": ParkedApp(at=entries[0].offset, why="waits")}, done=status.end)
+                place = CommittedPosition(offset=entries[0].offset, count=1, note=note.encode())
+                await job.partitions.committed(status.id)
+                await job.partitions.commit(status.id, place)
+        done = await app.run("erase", "--app", "shop", "--yes")
+        assert done.code == 0, done.err + done.out
+        assert await everywhere(app, SECRET) == []
+        assert (await app.run("trim")).code == 0
+    assert await app.everything() == [[], []]
 
 
 @redis_only

@@ -104,6 +104,26 @@ async def test_an_outage_asks_few_and_the_next_round_goes_on_behind_them(watched
     kept = retention(watched)
     assert await due(kept) == ([], [], True)
     assert set(watched.asked) == {"a", "b", "big"}
-    assert await due(kept) == (["small"], [], True)
+    watched.away = list(USERS)
+    assert await due(kept) == ([], [], True)
     watched.away = ()
-    assert Counter((await due(kept))[0]) == Counter({"a": 1, "b": 1, "big": 12})
+    assert Counter((await due(kept))[0]) == Counter(USERS)
+
+
+async def test_a_wall_of_graphs_that_are_away_hides_no_other(watched: Watched) -> None:
+    kept = retention(watched)
+    watched.away = ["a", "b", "small"]
+    kept._last = "b"
+    assert await due(kept) == (["big"] * 12, ["small", "a", "b"], False)
+
+
+async def test_an_outage_in_the_middle_of_a_round_asks_few(watched: Watched) -> None:
+    kept = retention(watched)
+    kept._last = "b"
+    run = kept.due(T0 + timedelta(days=1))
+    assert await anext(run)
+    watched.asked.clear()
+    watched.away = list(USERS)
+    with pytest.raises(GraphUnavailable):
+        await anext(run)
+    assert watched.asked == {"small": 1, "a": 1, "b": 1, "big": 1}

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -18,6 +19,7 @@ from graphweft_contracts import PartitionRefused, Transient, wire
 from graphweft_workers.engine.job_progress import JobProgress, WaitingApp
 from graphweft_workers.engine.job_worker import JobWorker
 from graphweft_workers.engine.log.position_note import MOST_PARKED, ParkedApp, PositionNote
+from graphweft_workers.engine.usage.waits import count_skips
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.ports.job import AppWait, Job, JobEvent
@@ -27,20 +29,25 @@ def said(app_id: str, number: int) -> Event:
     return Event.create("note.taken", app_id=app_id, chat_id="c", id=f"{app_id}{number}", source="/test", data={})
 
 
+def entry_of(number: int, event: Event) -> Entry:
+    return Entry(offset=str(number), fields=wire.encode(event), received=VIRTUAL.now())
+
+
+def entries_of(events: Sequence[Event]) -> list[Entry]:
+    return [entry_of(number, event) for number, event in enumerate(events, 1)]
+
+
 def bus_of(events: Sequence[Event]) -> Bus:
     return growing_bus(events)[0]
 
 
 def growing_bus(events: Sequence[Event]) -> tuple[Bus, Callable[[Event], None]]:
     """Return a bus, and what appends an event to its log."""
-    entries: list[Entry] = []
+    entries = entries_of(events)
 
     def append(event: Event) -> None:
-        offset = str(len(entries) + 1)
-        entries.append(Entry(offset=offset, fields=wire.encode(event), received=VIRTUAL.now()))
+        entries.append(entry_of(len(entries) + 1, event))
 
-    for event in events:
-        append(event)
     return memory_bus([entries]), append
 
 
@@ -163,6 +170,36 @@ async def test_a_worker_that_ends_while_an_app_catches_up_repeats_a_batch_at_mos
         await VIRTUAL.sleep(600)
     assert [each for each in taken.ids if each != "of good0"] == of(*(f"bad{number}" for number in range(40)))
     assert await lag(bus) == 0
+
+
+@pytest.mark.parametrize("parked", [True, False])
+async def test_what_is_erased_while_it_waits_is_not_given_to_the_job(parked: bool) -> None:
+    apps = ("bad", "good", "bad") if parked else ("bad", "bad")
+    entries = entries_of([said(app_id, number) for number, app_id in enumerate(apps)])
+    bus, job, taken = memory_bus([entries]), Echo(alone=True), Taken()
+    job.failing = lambda app_id: app_id == "bad"
+    async with working(bus, job, taken) as worker:
+        await VIRTUAL.sleep(600 if parked else 0.2)
+        entries[0] = replace(entries[0], fields={}, erased=True)
+        job.failing = lambda app_id: False
+        await VIRTUAL.sleep(300)
+        assert "bad0" not in job.given
+        assert len(taken.ids) == len(apps) - 1
+        assert worker.account.waiting_s == 0
+    assert await lag(bus) == 0
+
+
+async def test_what_left_the_log_while_it_waits_is_lost_and_counted() -> None:
+    entries = entries_of([said("bad", 0), said("good", 1)])
+    bus, job = memory_bus([entries]), Echo(alone=True)
+    job.failing = lambda app_id: app_id == "bad"
+    async with working(bus, job, Taken()):
+        await VIRTUAL.sleep(600)
+        entries[0] = replace(entries[0], offset="0")
+        job.failing = lambda app_id: False
+        await VIRTUAL.sleep(300)
+        assert "bad0" not in job.given
+        assert await count_skips(bus.usage, "bad") == 1
 
 
 async def test_if_too_many_apps_wait_the_position_waits_with_them() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -119,14 +119,22 @@ class Letters:
         return sorted((each.reason, len(each.offsets) or 1) for each in self.kept.values())
 
 
-def events_of(rules: RuleSet, rows: Sequence[tuple[str, float]]) -> list[LoggedEvent]:
+def events_of(
+    rules: RuleSet, rows: Sequence[tuple[str, float]], user_id: str | None = None, data: Mapping[str, str] | None = None
+) -> list[LoggedEvent]:
     """Return events with a chat and the seconds that the write of each takes."""
     entries = [
         Entry(
             offset=f"{number:05}",
             fields=wire.encode(
                 Event.create(
-                    "x.y", app_id="app", chat_id=chat, workflow="W", id=f"e{number}", data={"s": f"s{number}", "v": v}
+                    "x.y",
+                    app_id="app",
+                    chat_id=chat,
+                    workflow="W",
+                    id=f"e{number}",
+                    user_id=user_id,
+                    data={"s": f"s{number}", "v": v, **(data or {})},
                 )
             ),
             received=NOW,
@@ -202,6 +210,16 @@ async def test_one_chat_puts_no_mutation_in_quarantine_by_slow_writes(rules: Rul
     worker = Worker(rules, clock)
     events = events_of(rules, [("loud", 100.0), ("loud", 100.0), ("quiet", 0.0), ("loud", 100.0)])
     await one_by_one(worker, events)
+    assert worker.letters.rows == [("timeout", 1)] * 3
+    assert worker.graph.progress.checkpoint.offset == "00004"
+
+
+@pytest.mark.parametrize("named", [{"user_id": "loud"}, {"data": {"user_id": "loud"}}])
+async def test_one_user_puts_no_mutation_in_quarantine_by_slow_writes(
+    rules: RuleSet, clock: VirtualClock, named: dict[str, Any]
+) -> None:
+    worker = Worker(rules, clock)
+    await one_by_one(worker, events_of(rules, [("a", 100.0), ("b", 100.0), ("c", 0.0), ("d", 100.0)], **named))
     assert worker.letters.rows == [("timeout", 1)] * 3
     assert worker.graph.progress.checkpoint.offset == "00004"
 

@@ -157,10 +157,17 @@ class SqlitePartitions:
 
         return await self._file.write(read)
 
-    async def positions(self, partition: int) -> Mapping[str, str]:
-        query = "SELECT readers, number FROM positions WHERE partition = ? AND number > 0"
-        rows = await self._file.read(lambda db: db.execute(query, (partition,)).fetchall())
-        return {group: _offset(number) for group, number in rows}
+    async def positions(self, partition: int) -> Mapping[str, CommittedPosition]:
+        groups = "SELECT readers FROM positions WHERE partition = ? AND (number > 0 OR note <> '')"
+
+        def read(db: sqlite3.Connection) -> dict[str, CommittedPosition]:
+            found: dict[str, CommittedPosition] = {}
+            for (group,) in db.execute(groups, (partition,)).fetchall():
+                number, count, note = _position(db, group, partition)
+                found[group] = CommittedPosition(offset=_offset(number), count=count, note=note)
+            return found
+
+        return await self._file.read(read)
 
     async def trim(self, partition: int, offset: str) -> None:
         older = "DELETE FROM events WHERE partition = ? AND number <= ?"

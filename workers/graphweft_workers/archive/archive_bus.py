@@ -99,7 +99,7 @@ class _Partitions:
             for number, end in enumerate(ends)
         ]
 
-    async def positions(self, partition: int) -> Mapping[str, str]:
+    async def positions(self, partition: int) -> Mapping[str, CommittedPosition]:
         return {}
 
     async def store_order(self, app_id: str, order: Order) -> NoReturn:

@@ -26,7 +26,6 @@ from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry
 from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.ports.partitions import Partitions
 from graphweft_workers.support.backoff import backoff_s
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.tasks import running_beside
@@ -54,16 +53,14 @@ class Archiver:
         every_s: float,
         trims: bool = False,
         lease_s: float = LEASE_S,
-        applied: Partitions | None = None,
         clock: Clock = SYSTEM_CLOCK,
         timing: Timing = TIMING,
     ) -> None:
         """``bus`` is open for the archive's group, and is the bus alone. The archiver closes nothing.
 
-        A new entry is archived within about ``every_s``. With ``trims``, what is archived and applied leaves the bus;
-        ``applied`` is the bus as the workers open it, see ``trim_place``.
+        A new entry is archived within about ``every_s``. With ``trims``, what is archived and applied leaves the bus,
+        see ``trim_place``.
         """
-        self._applied = applied
         self._clock = clock
         self._timing = timing.archive
         self._shown_s = timing.jobs.shown_s
@@ -159,7 +156,7 @@ class Archiver:
             await merge_small(self._reader, copy.number)
 
     async def _trim(self, number: int) -> None:
-        place = await trim(self._bus, self._reader, number, self._applied)
+        place = await trim(self._bus, self._reader, number)
         if place.offset == (await self._reader.end(number)).offset:
             self._trimmed.add(number)
 

@@ -8,8 +8,7 @@ from graphweft_contracts import channels
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.offsets import is_after, offset_order
-from graphweft_workers.ports.partitions import Partitions
+from graphweft_workers.ports.offsets import later, offset_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,31 +22,29 @@ class TrimPlace:
     """The group of readers that is the furthest behind, or ``archive``."""
 
 
-async def trim_place(bus: Bus, reader: ArchiveReader, partition: int, applied: Partitions | None = None) -> TrimPlace:
+async def trim_place(bus: Bus, reader: ArchiveReader, partition: int) -> TrimPlace:
     """Return how far a partition can be trimmed: what is archived, and what each group of readers has done.
 
-    A group without a position in the partition does not count, except the workers that apply events. ``applied`` is the
-    bus as these open it: then an app that is parked holds nothing, because its events are read from the archive. Raises
-    ``BusUnavailable`` and ``ArchiveUnavailable``.
+    A group without a position in the partition does not count, except the workers that apply events. An app that is
+    parked, or waits in a job, holds nothing, because its events are read from the archive. Raises ``BusUnavailable``
+    and ``ArchiveUnavailable``.
     """
-    archived = await reader.end(partition)
-    places = {"archive": archived.offset} | dict(await bus.partitions.positions(partition))
-    places.setdefault(channels.MUTATION_GROUP, "")
-    if applied is not None:
-        note = PositionNote.decode((await applied.committed(partition)).note)
-        if is_after(note.done, places[channels.MUTATION_GROUP]):
-            places[channels.MUTATION_GROUP] = note.done
+    places = {channels.MUTATION_GROUP: ""}
+    for name, committed in (await bus.partitions.positions(partition)).items():
+        if place := later(PositionNote.decode(committed.note).done, committed.offset):
+            places[name] = place
     places.pop(channels.ARCHIVE_GROUP, None)  # the archive itself says how far it is
+    places["archive"] = (await reader.end(partition)).offset
     held_by = min(places, key=lambda name: (offset_order(places[name]), name))
     return TrimPlace(partition=partition, offset=places[held_by], held_by=held_by)
 
 
-async def trim(bus: Bus, reader: ArchiveReader, partition: int, applied: Partitions | None = None) -> TrimPlace:
+async def trim(bus: Bus, reader: ArchiveReader, partition: int) -> TrimPlace:
     """Trim a partition as far as it can be, see ``trim_place``, and return how far that is. ``bus`` is the bus alone.
 
     Raises ``BusUnavailable`` and ``ArchiveUnavailable``.
     """
-    place = await trim_place(bus, reader, partition, applied)
+    place = await trim_place(bus, reader, partition)
     if place.offset:
         first = await bus.log.after(partition, "", limit=1)
         if first and offset_order(first[0].offset) <= offset_order(place.offset):

@@ -114,7 +114,7 @@ async def trim_bus(
         places: list[TrimPlace] = []
         for number in numbers:
             try:
-                places.append(await (trim_place if dry_run else trim)(bus, reader, number, bus.partitions))
+                places.append(await (trim_place if dry_run else trim)(bus, reader, number))
             except BusUnavailable as error:  # of one partition perhaps: the others go on
                 refused[number] = str(error)
         after = await missing_entries(bus, numbers)

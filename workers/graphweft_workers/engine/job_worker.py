@@ -263,6 +263,7 @@ class JobWorker:
         An app whose results the bus has not taken yet gets a turn once it takes them.
         """
         failed = _Failed()
+        await self._leave_out_erased(lease.number, [each for each in seen if each.tried and not each.done])
         if all(each.done for each in seen) and progress.unsent.keys().isdisjoint(each.event.appid for each in seen):
             return failed
         try:
@@ -284,8 +285,26 @@ class JobWorker:
             for event in unsent.pop(app_id):  # each alone: those that are taken are not sent again
                 await self._append([event], failed, unsent)
         seen = [each for each in seen if not each.done and each.event.appid not in failed]
+        for each in seen:
+            each.tried = True
         if seen:
             await self._append_all(self._job.handle(seen), failed, unsent)
+
+    async def _leave_out_erased(self, number: int, seen: Sequence[JobEvent]) -> None:
+        """Mark events as done of which the log holds no content any more: an erasure may not wait for a job."""
+        if not seen:
+            return
+        entries = await self._bus.log.entries(number, [each.offset for each in seen])
+        there = {entry.offset: entry.erased for entry in entries}
+        for each in seen:
+            each.done = there.get(each.offset, True)
+        lost = Counter(each.event.appid for each in seen if each.offset not in there)
+        if lost:
+            self._logger.error(
+                "events_lost", partition=number, events=lost.total(),
+                message="they left the bus while the job waited, and no archive holds them: their results are missing",
+            )  # fmt: skip
+            await self.account.skips(Counter({(app_id, "events_lost"): events for app_id, events in lost.items()}))
 
     def _wait_s(self, error: Transient, attempt: int) -> float:
         """Return how long to wait after a failure: never less than the server asks for."""

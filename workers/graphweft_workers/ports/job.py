@@ -27,6 +27,8 @@ class JobEvent:
     """The entry on the bus; a worker always sets it."""
     done: bool = field(default=False, compare=False)
     """A job sets it when the bus holds all that follows from the event: it does not receive the event again."""
+    tried: bool = field(default=False, compare=False)
+    """Whether a job has received it before. A worker looks then whether the event was erased meanwhile."""
     parts: set[int | str] = field(default_factory=set[int | str], compare=False)
     """What a job notes of the event for its next try: the parts of which the bus holds all that follows."""
 

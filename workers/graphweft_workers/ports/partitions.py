@@ -76,8 +76,11 @@ class Partitions(Protocol):
         """Return the status of every partition for the group of the bus, or for another one."""
         ...
 
-    async def positions(self, partition: int) -> Mapping[str, str]:
-        """Return the committed offset of each group of readers that has one in the partition, by the group's name."""
+    async def positions(self, partition: int) -> Mapping[str, CommittedPosition]:
+        """Return what each group of readers has committed in the partition, by the group's name.
+
+        A group is left out if it has neither an offset nor a note there.
+        """
         ...
 
     async def trim(self, partition: int, offset: str) -> None:

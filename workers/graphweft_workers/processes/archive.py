@@ -17,10 +17,7 @@ from graphweft_workers.wiring.connections import make_archive, make_bus
 async def open_archive(settings: Settings) -> AsyncGenerator[Service]:
     """Open an archiver. Raises ``InvalidSettings`` if the settings name no archive."""
     blobs = make_archive(settings)
-    async with (
-        aclosing(make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)) as bus,
-        aclosing(make_bus(settings, archived=False)) as applied,
-    ):
+    async with aclosing(make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)) as bus:
         archiver = Archiver(
             bus,
             blobs,
@@ -28,7 +25,6 @@ async def open_archive(settings: Settings) -> AsyncGenerator[Service]:
             every_s=settings.archive_every_s,
             trims=settings.archive_trim,
             lease_s=settings.lease_s,
-            applied=applied.partitions,
         )
         async with archive_metrics(settings, bus, archiver):
             yield archiver

@@ -226,7 +226,7 @@ class Erasure:
         left = 0
         for number in (each for each, count in before.items() if count):
             await self._reader.refresh(number)
-            place = await trim(self._alone, self._reader, number, self._alone.partitions)
+            place = await trim(self._alone, self._reader, number)
             here = len(await self._on_bus(number, ends.get(number, "")))
             left += here
             if here:

@@ -280,17 +280,17 @@ class KafkaEventLog:
         async with self._administration() as admin:
             await admin.delete_records({topic_partition: RecordsToDelete(int(offset) + 1)})
 
-    async def positions(self, partition: int) -> Mapping[str, str]:
+    async def positions(self, partition: int) -> Mapping[str, CommittedPosition]:
         """See ``Partitions.positions``. Only groups of graphweft count."""
         topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
-        found: dict[str, str] = {}
+        found: dict[str, CommittedPosition] = {}
         async with self._administration() as admin:
             names = {name for name, *_ in await admin.list_consumer_groups()}
             for name in sorted(each for each in names if each.startswith(channels.GROUP_PREFIX)):
                 offsets = await admin.list_consumer_group_offsets(name, partitions=[topic_partition])
                 stored = offsets.get(topic_partition)
-                if stored is not None and stored.offset > 0:
-                    found[name] = str(stored.offset - 1)
+                if stored is not None and (stored.offset > 0 or stored.metadata):
+                    found[name] = _committed(stored.offset, stored.metadata or "")
         return found
 
     async def commit(self, partition: int, committed: CommittedPosition) -> None:

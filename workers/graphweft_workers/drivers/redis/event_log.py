@@ -275,13 +275,7 @@ class RedisEventLog:
                 if not str(error).startswith("BUSYGROUP"):  # created by another worker
                     raise BusUnavailable(f"the position cannot be stored: {error}") from error
             return CommittedPosition()
-        offset = group["last-delivered-id"].decode()
-        note = await self.call("HGET", channels.notes(self._group_name), partition)
-        return CommittedPosition(
-            offset="" if offset == "0-0" else offset,
-            count=int(group["entries-read"] or 0),
-            note=note.decode() if note else "",
-        )
+        return _committed(group, await self.call("HGET", channels.notes(self._group_name), partition))
 
     async def read(self, partition: int, after: CommittedPosition, *, limit: int, wait_s: float | None = None) -> Batch:
         """See ``EventLog.read``. One call returns about 16 MiB at most, or the single entry that is larger."""
@@ -330,18 +324,22 @@ class RedisEventLog:
         first_kept = f"{milliseconds + 1}-0" if sequence >= LARGEST else f"{milliseconds}-{sequence + 1}"
         await self.call("XTRIM", await self.stream(partition), "MINID", "=", first_kept)
 
-    async def positions(self, partition: int) -> Mapping[str, str]:
+    async def positions(self, partition: int) -> Mapping[str, CommittedPosition]:
         """See ``Partitions.positions``."""
         stream = await self.stream(partition)
         try:
             with _bus_errors():
                 groups = await self._redis.xinfo_groups(stream)
+                pipeline = self._redis.pipeline(transaction=False)
+                for group in groups:
+                    pipeline.hget(channels.notes(group["name"].decode()), str(partition))
+                notes = await pipeline.execute()
         except ResponseError as error:
             if "no such key" in str(error):
                 return {}
             raise BusUnavailable(f"the positions of partition {partition} cannot be read: {error}") from error
-        found = {group["name"].decode(): group["last-delivered-id"].decode() for group in groups}
-        return {name: offset for name, offset in found.items() if offset != "0-0"}
+        found = {group["name"].decode(): _committed(group, note) for group, note in zip(groups, notes, strict=True)}
+        return {name: each for name, each in found.items() if each.offset or each.note}
 
     async def commit(self, partition: int, committed: CommittedPosition) -> None:
         """See ``Partitions.commit``."""
@@ -510,6 +508,15 @@ class RedisEventLog:
             if type(error) is ResponseError and str(error).startswith("BUSYGROUP"):
                 raise
             raise unavailable(error) from error
+
+
+def _committed(group: Mapping[str, Any], note: bytes | None) -> CommittedPosition:
+    offset = group["last-delivered-id"].decode()
+    return CommittedPosition(
+        offset="" if offset == "0-0" else offset,
+        count=int(group["entries-read"] or 0),
+        note=note.decode() if note else "",
+    )
 
 
 def _named(groups: Any, name: str) -> dict[str, Any] | None:

@@ -25,7 +25,8 @@ FAILURES_TO_QUARANTINE: Final = 20
 CHATS_TO_QUARANTINE: Final = 5
 """Chats that these rows must belong to at least: what one chat says switches a mutation off for no other."""
 TIMEOUTS_TO_QUARANTINE: Final = 2
-"""The same for rows that run into the time limit, and for their chats: each costs a graph server seconds."""
+"""The same for rows that run into the time limit: each costs a graph server seconds. They must be of as many users, or
+chats where events name no user: a row of a user with very much data switches the mutation off for no other user."""
 _MOST_COUNTED: Final = 10_000
 """Mutations whose failures are counted; beyond that only those in quarantine are."""
 
@@ -43,6 +44,8 @@ class _Failures:
     quarantined: bool = False
     timeouts: int = 0
     """Rows that ran into the time limit, one after the other."""
+    slow_for: set[tuple[str, object]] = field(default_factory=set[tuple[str, object]])
+    """Users, or chats, of these rows, up to ``TIMEOUTS_TO_QUARANTINE``."""
     probe_at: float = 0.0
     probe_after_s: float
     letters: dict[int, DeadLetter] = field(default_factory=dict[int, DeadLetter])
@@ -79,8 +82,12 @@ class Quarantine:
         if len(failures.chats) < CHATS_TO_QUARANTINE:
             failures.chats.add(row.event.plain.chatid)
         failures.timeouts = failures.timeouts + 1 if timed_out else 0
+        if not timed_out:
+            failures.slow_for.clear()
+        elif len(failures.slow_for) < TIMEOUTS_TO_QUARANTINE:
+            failures.slow_for.add(_user_of(row))
         enough = failures.rows >= FAILURES_TO_QUARANTINE and len(failures.chats) >= CHATS_TO_QUARANTINE
-        slow = failures.timeouts >= TIMEOUTS_TO_QUARANTINE and len(failures.chats) >= TIMEOUTS_TO_QUARANTINE
+        slow = len(failures.slow_for) >= TIMEOUTS_TO_QUARANTINE
         if self._is_off or not (enough or slow):
             return
         if failures.quarantined:
@@ -153,3 +160,10 @@ class Quarantine:
 
 def _mutation_of(app_id: str, row: Row) -> _Mutation:
     return (app_id, row.event.plain.workflow, row.bound.mutation.rule, row.bound.mutation.id, id(row.event.rules))
+
+
+def _user_of(row: Row) -> tuple[str, object]:
+    """Return whom a row is about: its user, or else its chat."""
+    event = row.event.plain
+    user_id = event.userid or event.data.get("user_id")
+    return ("user", user_id) if user_id else ("chat", event.chatid)

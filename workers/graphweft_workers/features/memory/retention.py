@@ -34,7 +34,7 @@ _MOST: Final = 500
 _REMEMBERED: Final = 100_000
 """Limit of memories that are known to have an event."""
 _AWAY: Final = 3
-"""So many graphs in a row that are unavailable are an outage."""
+"""So many graphs in a row that are unavailable are an outage, unless one that has answered still does."""
 
 type _Row = tuple[Any, ...]
 
@@ -111,13 +111,14 @@ class Retention:
         """Yield ``memory.forget`` events, a page of memories of each app in turn, after the app that had the last one.
 
         If a query of an app fails, or its graph is unavailable while others are not, that is a skip, and the app is
-        tried again in the next run. Raises ``GraphUnavailable`` if three graphs in a row are unavailable, or all.
+        tried again in the next run. Raises ``GraphUnavailable`` if three graphs in a row are unavailable and none is
+        known to answer, or if all are.
         """
         listed = await self._graph.apps() if isinstance(self._graph, Apps) else ()
         apps = sorted({*listed, *self._noted})
         first = bisect_right(apps, self._last)
         left_out: list[str] = []
-        away, answered = 0, False
+        away, answered = 0, ""
         async with AsyncExitStack() as stack:
             turns: deque[tuple[str, AsyncGenerator[Sequence[_Row]]]] = deque()
             for app_id in (*apps[first:], *apps[:first]):
@@ -132,13 +133,17 @@ class Retention:
                     left_out.append(app_id)
                 except GraphUnavailable as error:
                     away += 1
-                    if away == _AWAY or not (answered or turns):
+                    if not (answered or turns):
                         raise
+                    if away == _AWAY:
+                        if not answered or not await self._answers(answered):
+                            raise
+                        away = 0
                     logger.warning("retention_failed", app_id=app_id, code="unavailable", message=str(error))
                     left_out.append(app_id)
                     if turns:  # the next graph tells whether all are unavailable
                         continue
-                away, answered = 0, True
+                away, answered = 0, app_id
                 if left_out:
                     yield [JobSkip(app_id=each, reason="query_failed") for each in left_out]
                     left_out.clear()
@@ -147,6 +152,15 @@ class Retention:
                     if events := self._events(app_id, rows):
                         yield events
                     self._remember(app_id, rows)
+
+    async def _answers(self, app_id: str) -> bool:
+        try:
+            await self._rows(app_id, "RETURN 1", {})
+        except GraphUnavailable:
+            return False
+        except QueryFailed:
+            pass
+        return True
 
     async def _of(self, app_id: str, now: datetime) -> AsyncGenerator[Sequence[_Row]]:
         """Yield the memories of an app that are due, after few queries each time; some pages are empty."""

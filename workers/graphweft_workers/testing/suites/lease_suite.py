@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from graphweft_contracts import BusUnavailable, channels
@@ -307,6 +308,12 @@ class LeaseSuite(BusFixtures):
         await bus.partitions.commit(0, three)
         assert values(await drained(other, await other.partitions.committed(0))) == numbered(10)
         five = behind(START, await other.log.read(0, START, limit=5, wait_s=0))
+        await other.partitions.commit(0, replace(five, note="far"))
+        await other.partitions.commit(1, CommittedPosition(note="waits"))
+        assert {name: (each.offset, each.note) for name, each in (await bus.partitions.positions(0)).items()} == {
+            channels.MUTATION_GROUP: (three.offset, ""), channels.MEMORY_GROUP: (five.offset, "far"),
+        }  # fmt: skip
+        assert [each.note for each in (await bus.partitions.positions(1)).values()] == ["waits"]
         await other.partitions.commit(0, five)
         for one, where, lag in ((bus, three, 7), (other, five, 5)):
             assert await one.partitions.committed(0) == where

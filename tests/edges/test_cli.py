@@ -358,7 +358,7 @@ def test_a_bad_line_far_down_a_file_stops_it_and_the_corrected_file_goes_on(up: 
     assert "1 line is invalid: correct it; the rest was not sent (9 events were sent before; it is safe" in done.stderr
     file.write_text("\n".join([*lines, event("12", app="long_file", agent_name="Ann")]))
     assert up.ok("emit", str(file), "--wait").startswith(
-        "12 events sent\n3 applied, 0 skipped, 0 dead-lettered\n9 were"
+        "12 events sent\n3 applied, 0 skipped, 0 failed\n9 were"
     )
     assert turns(up, "long_file") == 12
 
@@ -423,13 +423,13 @@ def test_the_same_file_twice_has_its_effect_once(up: Deployment, tmp_path: Path)
     file = tmp_path / "events.jsonl"
     # As Windows writes it: a byte order mark, CR LF, an empty line at the end.
     file.write_bytes(b"\xef\xbb\xbf" + f"{turn('1', app='twice')}\r\n{turn('2', app='twice')}\r\n\r\n".encode())
-    assert up.ok("emit", str(file), "--wait") == "2 events sent\n2 applied, 0 skipped, 0 dead-lettered\n"
-    assert "0 applied, 0 skipped, 0 dead-lettered\n2 were on the bus before" in up.ok("emit", str(file), "--wait")
+    assert up.ok("emit", str(file), "--wait") == "2 events sent\n2 applied, 0 skipped, 0 failed\n"
+    assert "0 applied, 0 skipped, 0 failed\n2 were on the bus before" in up.ok("emit", str(file), "--wait")
     assert turns(up, "twice") == 2
     file.write_text(turn("3", app="twice").replace("agent.turn_complete", "agent.turn_compleet"))
     done = up.ok("emit", str(file), "--wait")
     assert (
-        "0 applied, 1 without a rule, 0 skipped, 0 dead-lettered\n"
+        "0 applied, 1 without a rule, 0 skipped, 0 failed\n"
         "  1 x without effect: workflow 'Support': no rule is for" in done
     )
     assert "did you mean 'agent.turn_complete'?" in done
@@ -454,7 +454,7 @@ def test_emit_and_import_wait_for_up(tmp_path: Path, rules: Path) -> None:
         outputs = [process.communicate(timeout=120) for process in waiting]
         assert [process.returncode for process in waiting] == [0, 0], outputs
         assert [out for out, _ in outputs] == [
-            "1 event sent\n1 applied, 0 skipped, 0 dead-lettered\n",
+            "1 event sent\n1 applied, 0 skipped, 0 failed\n",
             "13 events sent\n",
         ]
         assert turns(deployment, "early") == 1

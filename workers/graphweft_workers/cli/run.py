@@ -86,6 +86,8 @@ async def up(data: Data = None, rules: Rules = None) -> None:
 
     def ready() -> None:
         used = f"the rules of {settings.rules}"
+        if supervisor.has_rule_faults:
+            used += " as far as they have no errors"
         if supervisor.uses_default_rules:
             defaults = f"the default rules of the workflow {DEFAULT_WORKFLOW!r}"
             none = f"because {settings.rules} holds none"

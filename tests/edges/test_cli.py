@@ -297,6 +297,7 @@ def test_a_data_folder_that_cannot_be_used_is_named(tmp_path: Path, rules: Path,
     assert done.returncode == 2
     assert "the data folder" in done.stderr
     assert "cannot be used" in done.stderr
+    assert "give a folder that you may write with --data" in done.stderr
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path, rules: Path) -> None:
@@ -357,9 +358,7 @@ def test_a_bad_line_far_down_a_file_stops_it_and_the_corrected_file_goes_on(up: 
     assert f"error: {file}:12: " in done.stderr
     assert "1 line is invalid: correct it; the rest was not sent (9 events were sent before; it is safe" in done.stderr
     file.write_text("\n".join([*lines, event("12", app="long_file", agent_name="Ann")]))
-    assert up.ok("emit", str(file), "--wait").startswith(
-        "12 events sent\n3 applied, 0 skipped, 0 failed\n9 were"
-    )
+    assert up.ok("emit", str(file), "--wait").startswith("12 events sent\n3 applied, 0 skipped, 0 failed\n9 were")
     assert turns(up, "long_file") == 12
 
 
@@ -786,6 +785,7 @@ def test_an_app_without_a_graph_has_no_rows(up: Deployment, call: Call) -> None:
     done = call(*asked)
     assert (done.code, done.out) == (0, "")
     assert "'nobody' has no graph yet" in done.err
+    assert "check the name" in done.err
     asked = ("digest", "--app", "nobody", "--data", str(up.data))
     assert json.loads(call(*asked, "--json").out)["nodes"] == 0
     done = call(*asked)

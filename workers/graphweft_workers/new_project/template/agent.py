@@ -35,7 +35,7 @@ async def main() -> None:
         # `after` waits, within the budget, until the graph holds the last event.
         reply = await client.context(agent="planner", chat_id="chat-2", after=positions[-1], budget_ms=5000)
         if not reply.text:
-            sys.exit(f"No context: {reply.reason or reply.missing} {reply.detail}")
+            sys.exit(f"No context: {reply.reason or reply.missing}: {reply.detail}")
         print(reply.text)
 
 

@@ -190,8 +190,9 @@ class DeliveryOutcome:
         unmatched = f"{self.unmatched:,} without a rule, " if self.unmatched else ""
         yield f"{self.applied:,} applied, {unmatched}{self.skipped:,} skipped, {self.dead_lettered:,} failed"
         if self.repeated:
-            verbs = ("was", "has") if self.repeated == 1 else ("were", "have")
-            yield f"{self.repeated:,} {verbs[0]} on the bus before and {verbs[1]} no effect again: {_AFTER_A_FIX}"
+            one = "was on the bus before and has no effect again"
+            many = "were on the bus before and have no effect again"
+            yield f"{self.repeated:,} {one if self.repeated == 1 else many}: {_AFTER_A_FIX}"
         for kind in self.without_rule[:_MOST_CAUSES]:
             yield printable(f"  {kind.events:,} x without effect: workflow {kind.workflow!r}: {kind.reason}")
         if (more := len(self.without_rule) - _MOST_CAUSES) > 0:

@@ -131,7 +131,10 @@ def failed_reply(request_id: str, error: Exception, *, budget_ms: int, is_search
     """Return a reply that says why a request failed."""
     match error:
         case TimeoutError():
-            detail = f"no answer within {budget_ms} ms; is a responder running (`graphweft run injection`)?"
+            detail = (
+                f"no answer within {budget_ms} ms; is a responder running? `graphweft up` and `graphweft run "
+                "injection` start one"
+            )
             return empty_reply(request_id, "timeout", detail)
         case BusUnavailable():
             return empty_reply(request_id, "bus_unavailable", with_bus_step(str(error)))

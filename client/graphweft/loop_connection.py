@@ -251,7 +251,10 @@ class LoopConnection:
             if "`graphweft " in text:  # who refuses the events says what to do
                 logger.warning("events are not taken, and are buffered: %s", text)
             else:
-                logger.warning("the bus is unavailable, events are buffered: %s; `graphweft doctor` checks it", text)
+                logger.warning(
+                    "the bus is unavailable, events are buffered: %s; `graphweft doctor` checks it",
+                    text.removesuffix("."),
+                )
         self._bus_unavailable = True
         self._stats.retries += 1
 

@@ -32,7 +32,10 @@ MAX_CONTEXT_BYTES: Final = 8 * 1024**2
 MAX_BUDGET_MS: Final = 600_000
 """Largest budget of a context request; responders ignore later deadlines."""
 CLOSED: Final = "the client is closed: make a new one"
-BUS_STEP: Final = "start the bus, or correct GRAPHWEFT_BUS_URL or GRAPHWEFT_DATA; `graphweft doctor` checks it"
+BUS_STEP: Final = (
+    "start the bus, or correct GRAPHWEFT_BUS_URL or GRAPHWEFT_DATA (without both, `graphweft up` must run in the "
+    "folder of this process); `graphweft doctor` checks it"
+)
 TOO_LARGE: Final = (
     f"the request exceeds {MAX_CONTEXT_BYTES} bytes, the limit of the bus: send only the context variables that rules "
     "read"
@@ -225,7 +228,7 @@ def seconds_left(request: ContextRequest, clock: Clock = SYSTEM_CLOCK) -> float:
 
 def with_bus_step(why: str) -> str:
     """Return why the bus is unavailable, with the next step unless the text names one."""
-    return why if ": make " in why or "`graphweft " in why else f"{why}; {BUS_STEP}"
+    return why if ": make " in why or "`graphweft " in why else f"{why.removesuffix('.')}; {BUS_STEP}"
 
 
 def read_reply(request: ContextRequest, body: bytes, clock: Clock = SYSTEM_CLOCK) -> ContextReply:

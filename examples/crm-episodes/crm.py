@@ -39,7 +39,9 @@ with SyncClient(app_id="crm", workflow="Sales", budget_ms=5_000) as client:  # t
     for name, record in RECORDS.items():
         client.emit(episode(name, record, "json"))
     if client.emit(episode("call", NOTE, "text")) is None:  # a memory worker has a model read it
-        sys.exit("The bus is unavailable. Is `graphweft up` running in this folder?")
+        sys.exit(
+            "The events are not confirmed yet: is `graphweft up` running here? `graphweft events tail` shows them."
+        )
     for _ in range(150):
         found = client.search("RivalSoft", memory=MemoryScope(user_id=USER), of="facts")
         if found.results:

@@ -144,7 +144,10 @@ def test_up_starts_beside_a_file_with_errors_and_says_which(tmp_path: Path) -> N
         assert line == "the rules of Support have errors, and there are none from before:\n"
         assert process.stdout is not None
         assert process.stdout.readline().startswith("workflows/Support/graph_injection.yaml:1:18: error ")
-        assert "and the default rules of the workflow 'default'" in process.stdout.readline()
+        assert process.stdout.readline().startswith("correct this and save:")
+        assert (
+            "as far as they have no errors and the default rules of the workflow 'default'" in process.stdout.readline()
+        )
         assert "I will look." in talk(tmp_path, "Where is my lamp?", "c1")
         faults = told(tmp_path, "status")["faulty_rules"]
         assert faults[1].startswith("workflows/Support/graph_injection.yaml:1:18: error ")

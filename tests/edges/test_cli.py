@@ -297,6 +297,7 @@ def test_a_data_folder_that_cannot_be_used_is_named(tmp_path: Path, rules: Path,
     assert done.returncode == 2
     assert "the data folder" in done.stderr
     assert "cannot be used" in done.stderr
+    assert "give a folder that you may write with --data" in done.stderr
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path, rules: Path) -> None:
@@ -357,9 +358,7 @@ def test_a_bad_line_far_down_a_file_stops_it_and_the_corrected_file_goes_on(up: 
     assert f"error: {file}:12: " in done.stderr
     assert "1 line is invalid: correct it; the rest was not sent (9 events were sent before; it is safe" in done.stderr
     file.write_text("\n".join([*lines, event("12", app="long_file", agent_name="Ann")]))
-    assert up.ok("emit", str(file), "--wait").startswith(
-        "12 events sent\n3 applied, 0 skipped, 0 dead-lettered\n9 were"
-    )
+    assert up.ok("emit", str(file), "--wait").startswith("12 events sent\n3 applied, 0 skipped, 0 failed\n9 were")
     assert turns(up, "long_file") == 12
 
 
@@ -423,13 +422,13 @@ def test_the_same_file_twice_has_its_effect_once(up: Deployment, tmp_path: Path)
     file = tmp_path / "events.jsonl"
     # As Windows writes it: a byte order mark, CR LF, an empty line at the end.
     file.write_bytes(b"\xef\xbb\xbf" + f"{turn('1', app='twice')}\r\n{turn('2', app='twice')}\r\n\r\n".encode())
-    assert up.ok("emit", str(file), "--wait") == "2 events sent\n2 applied, 0 skipped, 0 dead-lettered\n"
-    assert "0 applied, 0 skipped, 0 dead-lettered\n2 were on the bus before" in up.ok("emit", str(file), "--wait")
+    assert up.ok("emit", str(file), "--wait") == "2 events sent\n2 applied, 0 skipped, 0 failed\n"
+    assert "0 applied, 0 skipped, 0 failed\n2 were on the bus before" in up.ok("emit", str(file), "--wait")
     assert turns(up, "twice") == 2
     file.write_text(turn("3", app="twice").replace("agent.turn_complete", "agent.turn_compleet"))
     done = up.ok("emit", str(file), "--wait")
     assert (
-        "0 applied, 1 without a rule, 0 skipped, 0 dead-lettered\n"
+        "0 applied, 1 without a rule, 0 skipped, 0 failed\n"
         "  1 x without effect: workflow 'Support': no rule is for" in done
     )
     assert "did you mean 'agent.turn_complete'?" in done
@@ -454,7 +453,7 @@ def test_emit_and_import_wait_for_up(tmp_path: Path, rules: Path) -> None:
         outputs = [process.communicate(timeout=120) for process in waiting]
         assert [process.returncode for process in waiting] == [0, 0], outputs
         assert [out for out, _ in outputs] == [
-            "1 event sent\n1 applied, 0 skipped, 0 dead-lettered\n",
+            "1 event sent\n1 applied, 0 skipped, 0 failed\n",
             "13 events sent\n",
         ]
         assert turns(deployment, "early") == 1
@@ -786,6 +785,7 @@ def test_an_app_without_a_graph_has_no_rows(up: Deployment, call: Call) -> None:
     done = call(*asked)
     assert (done.code, done.out) == (0, "")
     assert "'nobody' has no graph yet" in done.err
+    assert "check the name" in done.err
     asked = ("digest", "--app", "nobody", "--data", str(up.data))
     assert json.loads(call(*asked, "--json").out)["nodes"] == 0
     done = call(*asked)

@@ -426,7 +426,7 @@ def test_the_examples_of_the_page_run_as_printed(up: Up) -> None:
     assert outputs[2] == "2 messages of this user are remembered\n"
     [event] = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     emitted = up.ok("emit", "-", "--wait", stdin=event.replace("acme", "page"))
-    assert emitted == "1 event sent\n1 applied, 0 skipped, 0 dead-lettered\n"
+    assert emitted == "1 event sent\n1 applied, 0 skipped, 0 failed\n"
     assert up.texts("--app", "page", "--user", "ada") == ["I am allergic to nuts."]
     [commands, facts, *_] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     _, *arguments = shlex.split(facts)
@@ -488,7 +488,7 @@ def test_an_import_brings_over_what_it_can_and_lists_the_rest(up: Up, tmp_path: 
     done = up.run(*one, "--wait")
     assert done.returncode == 2
     assert "sent 599 events (memories: 599), refused 2 items\n" in done.stdout
-    assert "599 applied, 0 skipped, 0 dead-lettered\n" in done.stdout
+    assert "599 applied, 0 skipped, 0 failed\n" in done.stdout
     assert "all.jsonl:51: user_id: expected 1 to 256 characters" in done.stderr
     assert "all.jsonl:601: the line is not JSON\n" in done.stderr
     assert "hunter2" not in done.stderr + done.stdout

@@ -121,7 +121,7 @@ def test_events_go_in_and_the_graph_comes_out(call: Call, servers: dict[str, str
     file = tmp_path / "events.jsonl"
     file.write_text("\n".join([turn("1", app="shop"), turn("2", app="shop", agent="Bob"), turn("3", app="shop")]))
     with worker(servers):
-        applied = "3 events sent\n3 applied, 0 skipped, 0 dead-lettered\n"
+        applied = "3 events sent\n3 applied, 0 skipped, 0 failed\n"
         assert call("emit", str(file), "--wait", **servers).out == applied
         assert "3 were on the bus before" in call("emit", str(file), "--wait", **servers).out
         imported = ("import", "openai-chat", str(RUNS), "--app", "shop", "--workflow", "Other", "--wait", "--json")
@@ -180,7 +180,7 @@ def test_dead_letters_are_found_mended_and_retried(call: Call, servers: dict[str
     file.write_text("\n".join(event(id, app="shop", type="number.add", number=n) for id, n in numbers.items()))
     with worker(servers):
         emitted = call("emit", str(file), "--wait", **servers)
-        assert (emitted.code, "0 applied, 0 skipped, 3 dead-lettered" in emitted.out) == (1, True)
+        assert (emitted.code, "0 applied, 0 skipped, 3 failed" in emitted.out) == (1, True)
     letters = json.loads(call("dlq", "list", "--json", **servers).out)
     assert [letter["event_id"] for letter in letters] == ["n1", "n2", "n3"]
     first, second, _ = (letter["id"] for letter in letters)

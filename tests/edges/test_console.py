@@ -571,6 +571,22 @@ async def test_live_follows_new_events_and_the_state_of_earlier_ones(stack: Stac
     assert states[event["position"]]["ms"] >= 0
 
 
+async def test_live_shows_a_copy_as_one_that_has_no_effect(stack: Stack, ask: Asking) -> None:
+    start = (await ask("live"))["cursor"]
+    untagged = {"id": "twice", "type": "note.made", "data": {"text": "twice", "note": "n"}}
+    await asyncio.to_thread(stack.emit, "acme", untagged)
+    cursor = (await ask("live", cursor=start))["cursor"]
+    await asyncio.to_thread(stack.emit, "acme", untagged, note("after the copy"))
+    whole = (await ask("live", cursor=start))["events"]
+    newest = (await ask("live", cursor=cursor))["events"]
+    [first] = [event for event in whole if event.get("id") == "twice" and event.get("skipped")]
+    for events in (whole, newest):
+        copy = next(event for event in events if event.get("id") == "twice")
+        assert (copy["state"], copy["note"], copy["rows"]) == ("copy", f"copy of {first['position']}", 0)
+        assert not {"matched", "skipped", "ms"} & copy.keys()
+    assert (first["state"], first["rows"], events[0]["state"]) == ("applied", 1, "applied")
+
+
 async def test_live_says_of_an_event_that_waited_that_it_has_failed(stack: Stack, ask: Asking) -> None:
     cursor = (await ask("live"))["cursor"]
     bad = {"id": "too late", "type": "note.bad", "data": {"text": "too late", "value": {"a": {"b": 1}}}}

@@ -215,7 +215,7 @@ async def test_a_run_gets_memories_and_what_was_taken_from_them(
 async def test_searches_without_an_answer_are_told_apart(url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "graphweft.adapters")
     for address, reason, step in (
-        (url, "timeout", "is a responder running (`graphweft run injection`)"),
+        (url, "timeout", "is a responder running? `graphweft up` and `graphweft run injection` start one"),
         ("redis://127.0.0.1:1", "bus_unavailable", "start the bus, or correct GRAPHWEFT_BUS_URL"),
     ):
         caplog.clear()

@@ -11,17 +11,19 @@ import pytest
 from tests.edges.test_cli import Call, call
 from tests.services.waiting import until
 
+from graphweft_contracts import InvalidRules
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import newest
-from graphweft_rules import RulesError
+from graphweft_rules import RulesError, RuleSet
 from graphweft_rules.matching.sound_rules import load_sound
+from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.new_project import default_rule_files
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.rule_faults import read_faults
-from graphweft_workers.wiring.rules import load_new_rules, push_if_new
-from graphweft_workers.wiring.rules_folder import RulesFolder, state_of
+from graphweft_workers.wiring.rules import load_new_rules, load_rules, load_usable_rules, push, push_if_new
+from graphweft_workers.wiring.rules_folder import NEXT, RulesFolder, state_of
 
 __all__ = ("call",)  # a fixture
 
@@ -239,7 +241,9 @@ async def test_a_start_uses_what_is_sound_and_keeps_the_errors(
     [told] = said
     assert told.startswith("the rules of Bad have errors, so the ones before go on:\n")
     assert re.search(r"Bad/graph_injection\.yaml:\d+:\d+: error ", told)
-    assert kept[-1] == told == await read_faults(bus)
+    assert kept[-1] == told.removesuffix(f"\n{NEXT}") == await read_faults(bus)
+    assert told.endswith(NEXT)
+    assert folder.has_faults
     write(tmp_path / "rules", "Bad", RULES)
     assert await folder.look()
     assert (kept[-1], await read_faults(bus)) == ("", "")
@@ -254,6 +258,24 @@ async def test_a_first_start_without_any_sound_rules_fails(
     with pytest.raises(RulesError):
         await folder.start(await folder.load())
     assert await bus.rules.activations() == []
+
+
+async def test_errors_of_the_only_workflow_are_said_alike_beside_the_default_rules(
+    folder: RulesFolder, bus: Bus, graph: FalkorDBStore, tmp_path: Path
+) -> None:
+    (tmp_path / "rules/Good/graph_injection.yaml").unlink()
+    file = write(tmp_path / "rules", "Bad", BROKEN["key"])
+    await push(bus, RuleSet.of_files(default_rule_files(), (), dialects()))
+    expected = "the rules of Bad have errors, and there are none from before:\n"
+    await folder.start(await folder.load())
+    assert said.pop().startswith(expected)
+    settings = Settings.load(rules=tmp_path / "rules")
+    with pytest.raises(InvalidRules) as caught:
+        load_rules(settings, as_stored=True)
+    found = await load_usable_rules(settings, bus, graph, caught.value)  # as a role that starts later
+    assert found.rules is None
+    assert found.faults.startswith(expected)
+    assert f"{file}:" in found.faults
 
 
 async def test_a_file_that_is_saved_while_everything_starts_is_looked_at(

@@ -221,7 +221,7 @@ async def test_a_node_that_no_event_wrote_gets_hints(app: App) -> None:
     assert "something else" not in misspelt.err
     unknown = await app.run("why", "--app", "shop", "--label", "Ordr", "--key", "o3")
     assert unknown.code == 2
-    assert "rules look up Order" in unknown.err
+    assert "(did you mean 'Order'?); rules look up " in unknown.err
     [hint] = (await why(app, "shop_x", "Order", "odd"))["hints"]
     assert hint.startswith("No Order has this id. There are: ")
 

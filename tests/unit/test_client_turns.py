@@ -221,6 +221,7 @@ def test_a_synchronous_client_without_a_bus_changes_nothing_for_the_caller(caplo
     ("why", "detail"),
     [
         ("the bus is unavailable: Error 111", f"the bus is unavailable: Error 111; {BUS_STEP}"),
+        ("No such file or directory.", f"No such file or directory; {BUS_STEP}"),
         ("the bus is full: `graphweft trim`", "the bus is full: `graphweft trim`"),
         (CLOSED, CLOSED),
     ],

@@ -6,6 +6,8 @@ import ast
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,18 @@ def test_the_test_file_has_the_events_of_the_rules(tmp_path: Path) -> None:
     assert types == {type for rule in rules["mutation_rules"] for type in rule["events"]}
     script = (tmp_path / "agent.py").read_text("utf-8")
     assert all(f'"{type}"' in script for type in types)
+
+
+def test_events_without_a_confirmation_are_not_said_to_be_lost(tmp_path: Path) -> None:
+    assert init(tmp_path).code == 0
+    done = subprocess.run(
+        [sys.executable, "agent.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+        env=ENVIRONMENT | {"GRAPHWEFT_BUS_URL": "redis://127.0.0.1:1"},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("The events are not confirmed yet.")
+    assert "`graphweft events tail` shows" in said
 
 
 def test_the_default_rules_are_those_that_init_writes(tmp_path: Path) -> None:

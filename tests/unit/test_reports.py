@@ -66,6 +66,17 @@ def test_events_that_were_sent_are_all_known_to_be_applied_or_the_exit_code_is_1
     assert "refused" not in PublishReport(sent=SentEvents(events=2), outcome=None).to_dict()
 
 
+def test_skipped_events_are_not_said_to_be_no_dead_letters() -> None:
+    counts, next_step = map(str, DeliveryOutcome(applied=1, skipped=1, dead_lettered=0).parts())
+    assert counts == "1 applied, 1 skipped, 0 failed"
+    assert next_step.startswith("events that were skipped or failed are dead letters (graphweft dlq list); after a fix")
+
+
+def test_one_repeated_event_is_told_in_the_singular() -> None:
+    _, repeated = map(str, DeliveryOutcome(applied=0, skipped=0, dead_lettered=0, repeated=1).parts())
+    assert repeated.startswith("1 was on the bus before and has no effect again: ")
+
+
 def test_the_first_nodes_of_a_picture_keep_the_relationships_between_them() -> None:
     found = Picture(redacts=False)
     for number in range(3):

@@ -33,6 +33,8 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.upp
         (("emit", "f", "--give-up-after", "soon"), "'soon' is not a number of at least 0"),
         (("doctor", "--role", "any", "--max-age", "0"), "'0' is not a number of at least 0.1"),
         (("coverage", "f", "--fail-under", "nan"), "'nan' is not a number from 0 to 100"),
+        (("mcp", "--app", "a"), "it is a role. Did you mean `graphweft run mcp`?"),
+        (("mutation",), "it is a role. Did you mean `graphweft run mutation`?"),
         (("rules", "diff", ""), "error: OTHER is empty: give the hash of a rule set, or a folder of workflows"),
     ],
 )

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Annotated, Any, override
+from typing import Annotated, Any, get_args, override
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from graphweft_workers.cli.command_table import COMMANDS, CommandPlace, Group
+from graphweft_workers.cli.command_table import COMMANDS, CommandPlace, Group, Role
 from graphweft_workers.support.garbage_collection import collect_nothing_at_the_end
 
 __all__ = ("app", "main")
@@ -74,6 +74,8 @@ def _loading(commands: Mapping[str, CommandPlace | Group], default: str | None =
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             if args and args[0] in commands:
                 return super().resolve_command(ctx, args)
+            if args and commands is COMMANDS and args[0] in get_args(Role):
+                ctx.fail(f"No such command {args[0]!r}: it is a role. Did you mean `graphweft run {args[0]}`?")
             with self._listed():  # an unknown name is compared with all names, to suggest the nearest one
                 return super().resolve_command(ctx, args)
 

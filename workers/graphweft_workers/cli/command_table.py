@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 _QUOTES: Final = '"""'
 
@@ -34,6 +34,9 @@ class Group(NamedTuple):
     default: str | None = None
     """The command that runs if the first argument names none."""
 
+
+Role = Literal["mutation", "injection", "memory", "archive", "gateway", "console", "mcp"]
+"""What ``graphweft run`` can be; who types one as a command is told so."""
 
 COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
     "init": CommandPlace("init", "init"),

@@ -60,7 +60,7 @@ async def query(
     parts: list[Part] = [TextTable(table.columns, table.rows), *map(Notice, hints)]
     if not table.columns:
         none = "had no graph then: no event of it had" if past else "has no graph yet: no event of it has"
-        parts = [Notice(f"the app {app!r} {none} written anything")]
+        parts = [Notice(f"the app {app!r} {none} written anything; if you expect one, check the name")]
     show(PlainReport({"columns": list(table.columns), "rows": table.dicts()} | past, parts), json=json)
 
 

@@ -20,6 +20,9 @@ from graphweft_workers.wiring.running import running_app_log, running_graph
 async def rollback(app: App, place: SecondPlace, data: Data = None, json: Json = False) -> None:
     """Put the graph of before the last swap back in its place, with the events that came since.
 
+    After a swap with `rebuild --rules`, which gives the past other rules, that is refused: rebuild with the rules of
+    before instead.
+
     The graph that was live until then is kept until the next rebuild, so a second rollback undoes the first one.
     """
     settings = Settings.load(data=data)

@@ -7,12 +7,13 @@ import signal
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, get_args
 
 import typer
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.events import DEFAULT_WORKFLOW
+from graphweft_workers.cli.command_table import Role
 from graphweft_workers.cli.mcp_access import McpOptions
 from graphweft_workers.cli.options import Data, Rules, check_app, command, one_of
 from graphweft_workers.cli.output import say, warn
@@ -28,7 +29,6 @@ _HOST: Final = "127.0.0.1"
 _PORT: Final = 8765
 _MOST_PROJECTS: Final = 100
 _SERVERS: Final = ("gateway", "console")
-Role = Literal["mutation", "injection", "memory", "archive", "gateway", "console", "mcp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +86,8 @@ async def up(data: Data = None, rules: Rules = None) -> None:
 
     def ready() -> None:
         used = f"the rules of {settings.rules}"
+        if supervisor.has_rule_faults:
+            used += " as far as they have no errors"
         if supervisor.uses_default_rules:
             defaults = f"the default rules of the workflow {DEFAULT_WORKFLOW!r}"
             none = f"because {settings.rules} holds none"

@@ -46,7 +46,9 @@ async def show(
     drawn = found.first(_MOST).to_dict()
     nodes, relationships = drawn["nodes"], drawn["relationships"]
     if not nodes:
-        warn(f"the app {app!r} has no graph yet: no event of it has written anything")
+        warn(
+            f"the app {app!r} has no graph yet: no event of it has written anything; if you expect one, check the name"
+        )
     total = sum(each["nodes"] for each in found.labels)
     if html is None:
         say(as_mermaid(nodes, relationships).rstrip())

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from graphweft_contracts import GraphweftError, InvalidSettings
+from graphweft_contracts.wire import did_you_mean
 from graphweft_rules.cypher.node_writes import KeyValue, NodeTarget
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.reports.graph_names import names_of
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from graphweft_workers.replay.node_state import State
 
 _NEAR: Final = 3
+_LISTED: Final = 10
 _TIMEOUT_S: Final = 10.0
 _SHOWN: Final = 60
 _LARGEST: Final = 2**63
@@ -54,10 +56,10 @@ def target_of(
 def _only_key(label: str, known: Sequence[str], keys: Collection[tuple[str, str]]) -> str:
     if not known:
         labels = sorted({each for each, _ in keys})
-        near = difflib.get_close_matches(label, labels, n=_NEAR) or labels[:10]
+        more = f" and {len(labels) - _LISTED} more" if len(labels) > _LISTED else ""
         raise InvalidSettings(
-            f"no rule looks up nodes with the label {label!r}; rules look up {', '.join(near) or 'none'}. For another "
-            "label give --key PROPERTY=VALUE"
+            f"no rule looks up nodes with the label {label!r}{did_you_mean(label, labels)}; rules look up "
+            f"{', '.join(labels[:_LISTED]) or 'none'}{more}. For another label give --key PROPERTY=VALUE"
         )
     if len(known) > 1 and "id" not in known:
         raise InvalidSettings(

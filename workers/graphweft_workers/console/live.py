@@ -23,6 +23,7 @@ from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.reports.effects import EntryEffect, covers, effects_of
 from graphweft_workers.reports.entries import DecodedEntry
 from graphweft_workers.reports.judging import Judgement, judge
+from graphweft_workers.reports.lookup import copies_among
 from graphweft_workers.reports.rules_at import activation_at
 from graphweft_workers.reports.scan import ScanLimits, ends, newest_first, partitions_of
 from graphweft_workers.reports.values import shown
@@ -30,7 +31,7 @@ from graphweft_workers.reports.values import shown
 MOST: Final = 100
 """Events of one answer."""
 _SCANNED: Final = 2_000
-"""Entries that are read for one answer: events of other apps are among them."""
+"""Entries that are read for one answer: events of other apps are among them. As many are searched for copies."""
 _SIZE: Final = 16 * 1024**2
 """Bytes of these entries."""
 _LETTERS: Final = 200
@@ -78,6 +79,7 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
         found.append(seen)
     waiting = await _entries_at(sources, question.pending, app_id)
     effects = await effects_of(bus, sources.graph, [*found, *waiting])
+    copies = await copies_among(bus, decoder, found, ScanLimits(entries=_SCANNED, size=_SIZE))
     # What waited and does so no longer may have failed since it was listed.
     ended = [seen for seen, effect in zip(waiting, effects[len(found) :], strict=True) if effect.state in _ENDED]
     judged = await _judge_all(sources, viewer, [*found, *ended], decoder.activations)
@@ -89,6 +91,8 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
     events = [
         _event(seen, effect, result, letters, redacts=sources.redacts)
         | ({"ms": _age_ms(seen, now)} if question.cursor is not None and effect.state == "applied" else {})
+        if seen.position not in copies
+        else _event(seen, effect, None, {}, redacts=sources.redacts) | _copy(copies[seen.position])
         for seen, effect, result in zip(found, effects, judged, strict=False)
     ]
     return {
@@ -260,6 +264,11 @@ def _outcome(seen: DecodedEntry, judged: Judgement | None, letters: Mapping[str,
             for each in judged.mutations
         ]
     }
+
+
+def _copy(first: str) -> dict[str, Any]:
+    """Return what a copy of the event at ``first`` has in place of an effect of its own."""
+    return {"state": "copy", "note": f"copy of {first}", "rows": 0}
 
 
 def _age_ms(seen: DecodedEntry, now: float) -> int:

@@ -114,9 +114,15 @@ class CheckedService:
                 attempt += 1
                 if attempt == 1:
                     held = "no event is read until then" if self._waits else "requests are answered meanwhile"
-                    server = "graph server" if isinstance(error, GraphUnavailable) else "bus"
+                    is_graph = isinstance(error, GraphUnavailable)
+                    server, variable = ("graph server", "GRAPH_URL") if is_graph else ("bus", "BUS_URL")
+                    named = self._settings.graph_url if is_graph else self._settings.bus_url
+                    here = f"unless `graphweft up` runs in this folder, start it, or set GRAPHWEFT_{variable}"
+                    step = f"start the {server} that GRAPHWEFT_{variable} names" if named else here
                     logger.warning(
-                        "query_check_waits", error=str(error), next=f"it goes on when the {server} answers; {held}"
+                        "query_check_waits",
+                        error=str(error),
+                        next=f"{step}; this process goes on when the {server} answers; {held}",
                     )
                 if not self._waits:
                     self._begin.set()

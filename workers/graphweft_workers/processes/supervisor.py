@@ -85,6 +85,8 @@ class Supervisor:
         """Whether the default rules were active at the start."""
         self.uses_own_rules = True
         """Whether the folder held rules at the start."""
+        self.has_rule_faults = False
+        """Whether some of them had errors."""
 
     def stop(self) -> None:
         """Ask everything to stop."""
@@ -177,6 +179,7 @@ class Supervisor:
                 await folder.start(rules)
                 self.uses_default_rules = await folder.uses_defaults()
                 self.uses_own_rules = folder.has_own
+                self.has_rule_faults = folder.has_faults
             except BusUnavailable as error:
                 logger.warning("rules_not_pushed", reason=str(error), next="the services push them")
 

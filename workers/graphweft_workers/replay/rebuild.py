@@ -182,6 +182,13 @@ class Rebuild:
                 "and may hold it: delete it by `graphweft rebuild --drop`"
             )
         wanted = await self._wanted_basis(basis, is_kept=is_kept)
+        if exists and basis.rules != wanted and kept:
+            raise InvalidSettings(
+                f"the graph of {app_id!r} from before the last swap cannot be put back: it was made by other rules "
+                "than the log names now for its events, as the swap changed the rules of the past. To have the rules "
+                f"of before again, run `graphweft rebuild --app {app_id} --drop`, then `graphweft rebuild --app "
+                f"{app_id} --rules FOLDER --swap` with a folder of these rules"
+            )
         if exists and basis.rules != wanted:
             raise InvalidSettings(
                 f"the graph of {app_id!r} at the place of the new one"

@@ -162,7 +162,7 @@ class DeliveryOutcome:
     skipped: int
     """At least one mutation lacked a value or its rules."""
     dead_lettered: int
-    """At least one mutation failed, or the event as a whole."""
+    """At least one mutation failed, or the event as a whole. Skipped events are dead letters too."""
     repeated: int = 0
     """The bus had them before, so they have no effect again, whatever the outcome of the first copies."""
     causes: Sequence[DeadLetterCause] = ()
@@ -188,9 +188,11 @@ class DeliveryOutcome:
     def parts(self) -> Iterator[Part]:
         """Yield it for people."""
         unmatched = f"{self.unmatched:,} without a rule, " if self.unmatched else ""
-        yield f"{self.applied:,} applied, {unmatched}{self.skipped:,} skipped, {self.dead_lettered:,} dead-lettered"
+        yield f"{self.applied:,} applied, {unmatched}{self.skipped:,} skipped, {self.dead_lettered:,} failed"
         if self.repeated:
-            yield f"{self.repeated:,} were on the bus before and have no effect again: {_AFTER_A_FIX}"
+            one = "was on the bus before and has no effect again"
+            many = "were on the bus before and have no effect again"
+            yield f"{self.repeated:,} {one if self.repeated == 1 else many}: {_AFTER_A_FIX}"
         for kind in self.without_rule[:_MOST_CAUSES]:
             yield printable(f"  {kind.events:,} x without effect: workflow {kind.workflow!r}: {kind.reason}")
         if (more := len(self.without_rule) - _MOST_CAUSES) > 0:
@@ -199,7 +201,10 @@ class DeliveryOutcome:
             place = f" at {cause.place}" if cause.place else ""
             yield f"  {cause.events:,} x {cause.reason}: {cause.name}{place}: {cause.message}"
         if not self.complete:
-            yield "after a fix run: graphweft rules push, graphweft dlq retry --all"
+            yield (
+                "events that were skipped or failed are dead letters (graphweft dlq list); after a fix run: graphweft "
+                "rules push, graphweft dlq retry --all"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,6 +114,29 @@ async def relatives_of(
     return found
 
 
+async def copies_among(
+    bus: Bus, decoder: Decoder, entries: Collection[DecodedEntry], limits: ScanLimits
+) -> dict[str, str]:
+    """Return the positions of those entries that are copies, each with the position of an earlier entry of its event.
+
+    A copy is known if the earlier entry is among as many entries before the newest as ``limits`` allow.
+    """
+    wanted = {(seen.partition, _identity(seen)) for seen in entries if _identity(seen) is not None}
+    newest: dict[int, str] = {}
+    for seen in entries:
+        if is_after(seen.entry.offset, newest.get(seen.partition, "")):
+            newest[seen.partition] = seen.entry.offset
+    later: dict[tuple[int, Identity | None], list[str]] = {}
+    found: dict[str, str] = {}
+    async for partition, entry in limits.within(newest_first(bus.log, newest if wanted else {})):
+        seen = await decoder.see(partition, entry)
+        own = (partition, _identity(seen))
+        if own in wanted:
+            found |= dict.fromkeys(later.setdefault(own, []), seen.position)
+            later[own].append(seen.position)
+    return {seen.position: found[seen.position] for seen in entries if seen.position in found}
+
+
 def rows_of(seen: DecodedEntry, names: Collection[tuple[str, str]]) -> list[str]:
     """Return the ids that dead letters of this entry may have: one for the whole entry, and one for each mutation."""
     offset = seen.entry.offset

@@ -148,15 +148,16 @@ class RebuildReport:
         if self.restated is not None:
             letters = self.restated.letters
             yield (
-                f"The log says that earlier events follow {self.given[:12]} (number {self.restated.activation.number})."
+                f"The log says that earlier events follow the rules {self.given[:12]} from now on (number "
+                f"{self.restated.activation.number} in `graphweft rules list`)."
             )
             yield f"Dead letters of these events: {letters.removed:,} removed, {letters.written:,} written."
         if self.swapped:
-            yield f"The new graph is in the place of the live one. The graph from before is {self.graph!r}."
+            yield f"The new graph is live now. The name {self.graph!r} is that of the graph from before."
             yield (
                 "To go back, rebuild with --rules and the rules of before; `graphweft rebuild --drop` deletes it."
                 if self.restated is not None
-                else "`graphweft rollback` puts it back; `graphweft rebuild --drop` deletes it."
+                else "`graphweft rollback` puts that graph back; `graphweft rebuild --drop` deletes it."
             )
             return
         if self.swap:

@@ -116,13 +116,14 @@ async def load_usable_rules(
     rules = with_default_rules(sound.rules, root, before, brings=brings_defaults)
     if not rules.workflows and not before:
         raise error
-    if not rules.workflows or rules.files == before:
-        return UsableRules(rules=None, faults=f"the rules of {root} have errors, so the ones before go on:\n{error}")
     lines: list[str] = []
     if sound.kept:
         lines.append(f"the rules of {', '.join(sound.kept)} have errors, so the ones before go on:")
     if sound.absent:
         lines.append(f"the rules of {', '.join(sound.absent)} have errors, and there are none from before:")
+    if not rules.workflows or rules.files == before:
+        whole = f"the rules of {root} have errors, so the ones before go on:"
+        return UsableRules(rules=None, faults="\n".join([*(lines if sound.absent else [whole]), str(error)]))
     return UsableRules(rules=rules, faults="\n".join([*lines, *map(str, sound.findings)]))
 
 

@@ -35,6 +35,9 @@ _LOOK_S: Final = 0.25
 _SETTLE_S: Final = 0.1
 """An editor may write a file in several steps."""
 
+NEXT: Final = "correct this and save: a save is seen at once, and nothing restarts"
+"""What is said below errors."""
+
 type RulesState = dict[str, tuple[int, int, int]]
 """Time and size of rule files by path."""
 
@@ -88,7 +91,7 @@ class RulesFolder:
                 await self.push(rules)
         except InvalidRules as error:
             _, faults = await self._push_usable(error)
-            self._say(faults)
+            self._say(f"{faults}\n{NEXT}")
         await self._keep(faults)
         await self.know_active()
 
@@ -96,6 +99,11 @@ class RulesFolder:
         """Follow the files of the active rules too: some may lie outside of the folder. Raises ``BusUnavailable``."""
         self._files |= {self._settings.rules / name for name in await active_files(self._bus)}
         self._faulty = bool(await read_faults(self._bus))
+
+    @property
+    def has_faults(self) -> bool:
+        """Whether rules of the folder had errors when it was last looked at."""
+        return self._faulty
 
     @property
     def has_own(self) -> bool:
@@ -212,7 +220,7 @@ class RulesFolder:
             logger.warning("rules_not_pushed", reason=str(unavailable))
             return False
         await self._keep(faults)
-        self._say("\n".join(filter(None, (pushed, faults))))
+        self._say("\n".join(filter(None, (pushed, faults, NEXT))))
         return True
 
     async def _keep(self, faults: str) -> None:

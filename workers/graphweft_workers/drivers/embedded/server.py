@@ -58,7 +58,11 @@ class DataFolder:
             own_folder(self.path)
             lock = (self.path / "lock").open("a+")
         except OSError as error:
-            raise InvalidSettings(f"the data folder {str(self.path)!r} cannot be used: {error.strerror}") from error
+            why = "it is a file" if isinstance(error, FileExistsError) else error.strerror
+            raise InvalidSettings(
+                f"the data folder {str(self.path)!r} cannot be used: {why}; give a folder that you may write with "
+                "--data or GRAPHWEFT_DATA"
+            ) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

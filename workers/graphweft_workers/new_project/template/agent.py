@@ -27,11 +27,15 @@ async def main() -> None:
             ]
         )
         if positions[-1] is None:
-            sys.exit("The events were not stored. Is `graphweft up` running in this folder?")
+            sys.exit(
+                "The events are not confirmed yet. They are sent for two more seconds, and then they are lost. "
+                "Does `graphweft up` run in this folder, and has it said that it is up? `graphweft events tail` shows "
+                "the events that arrived: run this again only if there are none, because each run sends new events."
+            )
         # `after` waits, within the budget, until the graph holds the last event.
         reply = await client.context(agent="planner", chat_id="chat-2", after=positions[-1], budget_ms=5000)
         if not reply.text:
-            sys.exit(f"No context: {reply.reason or reply.missing} {reply.detail}")
+            sys.exit(f"No context: {reply.reason or reply.missing}: {reply.detail}")
         print(reply.text)
 
 

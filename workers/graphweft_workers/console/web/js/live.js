@@ -14,6 +14,7 @@ const STATES = {
   in_plan: ["being applied", "warn"],
   waiting: ["waiting", "warn"],
   passed: ["wrote nothing", ""],
+  copy: ["copy, no effect", ""],
   unknown: ["not known", "warn"],
 };
 const COLUMNS = ["Received", "App", "Type", "Chat", "What it did", "Rows", "State", ""];
@@ -154,7 +155,7 @@ function did(event) {
 }
 
 export function eventDetail(found) {
-  const parts = [el("p", { class: "quiet" }, `position ${found.position}, received ${clock(found.received)}, state: ${found.state}`)];
+  const parts = [el("p", { class: "quiet" }, `position ${found.position}, received ${clock(found.received)}, ${found.copy_of ? `copy of ${found.copy_of}, so it has no effect of its own` : `state: ${found.state}`}`)];
   if (found.rules) parts.push(el("p", {}, `Rules ${found.rules.rules.slice(0, 12)}, activation ${found.rules.number}.`));
   for (const each of found.mutations) {
     parts.push(el("h3", {}, `${each.rule}/${each.mutation} `, tag(each.outcome.replaceAll("_", " "), each.outcome === "applied" ? "good" : "warn")),

@@ -24,10 +24,12 @@ from graphweft_workers.archive.continuation import breaks
 from graphweft_workers.archive.joins import join_rules
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState, letters_file
+from graphweft_workers.archive.trim import trim
 from graphweft_workers.archive.verify import verify
 from graphweft_workers.drivers import bus_driver
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import CommittedPosition
 
 pytestmark = pytest.mark.integration
 FOR_EVER_S = 3600.0
@@ -134,6 +136,19 @@ async def test_nothing_is_archived_behind_another_end(url: str, raw: Any, bus: B
     with pytest.raises(ArchiveUnavailable, match="`graphweft bus mend"):
         await archive_now(bus, blobs)
     assert await blobs.names("segments/") == before
+
+
+async def test_nothing_is_trimmed_by_an_archive_of_another_log(url: str, raw: Any, bus: Bus, tmp_path: Path) -> None:
+    stream = await lose(url, raw, bus, tmp_path, lost=10, after=50)
+    number = next(each.id for each in await bus.partitions.status() if each.written)
+    count = await raw.xlen(stream)
+    await raw.xgroup_create(stream, channels.MUTATION_GROUP, id="0")
+    async with aclosing(redis_bus(url)) as workers:
+        end = (await workers.log.after(number, "", limit=1_000))[-1].offset
+        await workers.partitions.commit(number, CommittedPosition(offset=end, count=count))
+    with pytest.raises(ArchiveUnavailable, match="Nothing was removed"):
+        await trim(bus, ArchiveReader(open_blobs(str(tmp_path))), number)
+    assert await raw.xlen(stream) == count
 
 
 def rule_set(name: str) -> tuple[str, StoredRules]:

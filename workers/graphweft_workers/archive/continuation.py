@@ -23,7 +23,7 @@ async def breaks(bus: Bus, reader: ArchiveReader, partitions: Iterable[Partition
             continue
         where = (
             f"partition {status.id}: the bus does not continue the archive, which ends at {end.offset} (`graphweft bus "
-            f"mend {status.id}` joins the two)"
+            f"mend {status.id}` joins the two, or says what to do on a bus that cannot)"
         )
         if status.written < archived:
             found.append(f"{where}: it had {status.written} entries, of {archived} that are archived")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphweft_contracts import channels
+from graphweft_workers.archive.blobs import ArchiveUnavailable
+from graphweft_workers.archive.continuation import breaks
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
@@ -42,11 +44,14 @@ async def trim_place(bus: Bus, reader: ArchiveReader, partition: int) -> TrimPla
 async def trim(bus: Bus, reader: ArchiveReader, partition: int) -> TrimPlace:
     """Trim a partition as far as it can be, see ``trim_place``, and return how far that is. ``bus`` is the bus alone.
 
-    Raises ``BusUnavailable`` and ``ArchiveUnavailable``.
+    Raises ``BusUnavailable``, and ``ArchiveUnavailable`` also if the bus does not continue the archive.
     """
     place = await trim_place(bus, reader, partition)
     if place.offset:
         first = await bus.log.after(partition, "", limit=1)
         if first and offset_order(first[0].offset) <= offset_order(place.offset):
+            # An entry of another log may have a number that the archive has.
+            if broken := await breaks(bus, reader, [e for e in await bus.partitions.status() if e.id == partition]):
+                raise ArchiveUnavailable(f"{broken[0]}. Nothing was removed from the bus")
             await bus.partitions.trim(partition, place.offset)
     return place

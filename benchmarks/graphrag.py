@@ -20,8 +20,9 @@ from benchmarks.workload import APP
 from graphweft_contracts import channels
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.engine.plan.core_schema import FACT_KEYS
 from graphweft_workers.features.graphrag.retriever import HybridRetriever
-from graphweft_workers.features.graphrag.safe_cypher import KEYS, RELATIONSHIPS
+from graphweft_workers.features.graphrag.safe_cypher import RELATIONSHIPS
 from graphweft_workers.support.garbage_collection import collect_less_often
 
 ROW: Final = "i"
@@ -49,7 +50,7 @@ async def run(bench: Bench, services: Services, graph: Graph) -> list[Result]:
         begun = time.monotonic()
         store: FalkorDBStore | Neo4jStore = FalkorDBStore(url) if graph == "falkordb" else Neo4jStore(url)
         try:
-            await store.prepare(APP, KEYS | {("Entity", "number")})
+            await store.prepare(APP, FACT_KEYS | {("Entity", "number")})
             await store.progress(APP, 0)
             await _load(rows, graph)
             bench.say(f"  [dim]{RELATIONS:,} relationships loaded in {time.monotonic() - begun:.0f} s[/]")

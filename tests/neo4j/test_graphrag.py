@@ -29,11 +29,11 @@ from graphweft_rules.output.formats import FACTS_START
 from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.engine.plan.core_schema import FACT_KEYS
 from graphweft_workers.features.graphrag import expansion as expanding
 from graphweft_workers.features.graphrag.caps import Caps
 from graphweft_workers.features.graphrag.retriever import UNREACHABLE, GraphContext, HybridRetriever
 from graphweft_workers.features.graphrag.safe_cypher import (
-    KEYS,
     MOST_SCANNED,
     RELATIONSHIPS,
     Template,
@@ -111,7 +111,7 @@ class Place:
     url: str
 
     async def fill(self, graph: Graph) -> None:
-        await self.store.prepare(APP, KEYS)
+        await self.store.prepare(APP, FACT_KEYS)
         async with self._client() as run:
             await run("MATCH (n) DETACH DELETE n", {})
             labels = sorted({label for label, _ in graph.nodes})

@@ -15,9 +15,9 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
 from graphweft_contracts.memory import MemoryScope
 from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.engine.plan.core_schema import FACT_KEYS
 from graphweft_workers.features.graphrag.caps import Caps
 from graphweft_workers.features.graphrag.retriever import HybridRetriever
-from graphweft_workers.features.graphrag.safe_cypher import KEYS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -39,7 +39,7 @@ async def store(url: str) -> AsyncIterator[FalkorDBStore]:
 
 
 async def fill(url: str, store: FalkorDBStore, app_id: str, nodes: Nodes, edges: Edges) -> None:
-    await store.prepare(app_id, KEYS)
+    await store.prepare(app_id, FACT_KEYS)
     client: Any = redis.Redis.from_url(url)
     statements = [(f"UNWIND $rows AS row CREATE (n:{label}:Any) SET n = row.p SET n.number = row.n",
                    [{"n": n, "p": dict(said)} for n, (own, said) in enumerate(nodes) if own == label])

@@ -16,8 +16,9 @@ import redis.asyncio as redis
 from tests.services.environment import clean_environment
 
 from graphweft import Client, Event
-from graphweft_contracts import DeadLetter, channels
+from graphweft_contracts import DeadLetter, InvalidSettings, channels
 from graphweft_contracts.rules_log import StoredRules, digest_of
+from graphweft_workers.archive.archived_bus import archived
 from graphweft_workers.archive.archiver import archive_now
 from graphweft_workers.archive.blobs import ArchiveUnavailable, open_blobs
 from graphweft_workers.archive.continuation import breaks
@@ -27,9 +28,11 @@ from graphweft_workers.archive.state import ArchivedState, letters_file
 from graphweft_workers.archive.trim import trim
 from graphweft_workers.archive.verify import verify
 from graphweft_workers.drivers import bus_driver
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import CommittedPosition
+from graphweft_workers.replay.app_log import AppLog
 
 pytestmark = pytest.mark.integration
 FOR_EVER_S = 3600.0
@@ -136,6 +139,15 @@ async def test_nothing_is_archived_behind_another_end(url: str, raw: Any, bus: B
     with pytest.raises(ArchiveUnavailable, match="`graphweft bus mend"):
         await archive_now(bus, blobs)
     assert await blobs.names("segments/") == before
+
+
+async def test_no_graph_is_made_of_two_logs(url: str, raw: Any, bus: Bus, tmp_path: Path) -> None:
+    blobs = open_blobs(str(tmp_path))
+    await lose(url, raw, bus, tmp_path, lost=10, after=50)
+    async with aclosing(redis_bus(url)) as workers, aclosing(FalkorDBStore(url)) as graph:
+        log = AppLog(bus=archived(workers, blobs), app_id="shop", live=graph)
+        with pytest.raises(InvalidSettings, match=r"'shop' cannot be rebuilt: .* does not continue the archive"):
+            await log.check_complete()
 
 
 async def test_nothing_is_trimmed_by_an_archive_of_another_log(url: str, raw: Any, bus: Bus, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def archived(bus: Bus, blobs: BlobStore, *, over_gaps: bool = True) -> Bus:
 
     With ``over_gaps``, ``EventLog.after`` goes on behind lost entries if somebody has accepted the loss.
     """
-    return replace(bus, log=ArchivedLog(bus.log, blobs, over_gaps=over_gaps), archive=blobs)
+    return replace(bus, log=ArchivedLog(bus.log, blobs, over_gaps=over_gaps), archive=blobs, unarchived=bus.log)
 
 
 class ArchivedLog:

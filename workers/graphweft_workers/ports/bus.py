@@ -51,6 +51,8 @@ class Bus:
     """Whether apps may have partitions of their own; see ``Partitions.give_partition``."""
     archive: BlobStore | None = None
     """The archive behind the bus, with what was trimmed, restored and erased."""
+    unarchived: EventLog | None = None
+    """The log of the bus alone, where ``log`` also reads from the archive; else None."""
     effects: EffectStream | None = None
     """The stream of what took effect; None if this bus has none."""
     time: Callable[[], Awaitable[datetime]] | None = None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.archive.app_part import is_event
+from graphweft_workers.archive.continuation import breaks
 from graphweft_workers.archive.erasures import Erasures, erasures_in
 from graphweft_workers.archive.log_gaps import LogGap, check_accepted, log_gaps, missing_entries
 from graphweft_workers.archive.preludes import Prelude, folder_of, is_of_prelude, prelude_of, preludes_in
@@ -103,9 +104,16 @@ class AppLog:
     async def check_complete(self) -> list[LogGap]:
         """Raise ``InvalidSettings`` if entries can no longer be read, unless somebody has accepted that they are lost.
 
-        Return those that were accepted: whoever goes on without them says so.
+        Also if the bus does not continue its archive: then entries of two logs have the same numbers. Return those that
+        were accepted: whoever goes on without them says so.
         """
-        gaps = await log_gaps(self.bus, await self.partitions())
+        partitions = await self.partitions()
+        if self.bus.archive is not None and self.bus.unarchived is not None:
+            alone = replace(self.bus, log=self.bus.unarchived)
+            statuses = [each for each in await self.bus.partitions.status() if each.id in partitions]
+            if broken := await breaks(alone, ArchiveReader(self.bus.archive), statuses):
+                raise InvalidSettings(f"the graph of {self.app_id!r} cannot be rebuilt: {broken[0]}")
+        gaps = await log_gaps(self.bus, partitions)
         check_accepted(gaps, f"the graph of {self.app_id!r} cannot be rebuilt", archived=self.bus.archive is not None)
         return gaps
 

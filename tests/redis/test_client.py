@@ -1019,7 +1019,7 @@ async def test_a_given_transport_in_another_loop_says_so(url: str) -> None:
         stack.push_async_callback(client.aclose)
         assert await client.emit(note(1), wait_s=60) is not None  # so it has connected
         await ask(client, budget_ms=1_000)
-        found = await asyncio.to_thread(lambda: asyncio.run(ask(client, budget_ms=2_000)))
+        found = await asyncio.to_thread(lambda: asyncio.run(ask(client, budget_ms=20_000)))
     assert found.reason == "internal_error"
     assert "belongs to another event loop" in found.detail
 

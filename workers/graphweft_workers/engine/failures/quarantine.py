@@ -42,10 +42,8 @@ class _Failures:
     chats: set[str] = field(default_factory=set[str])
     """Chats of these rows, up to ``CHATS_TO_QUARANTINE``."""
     quarantined: bool = False
-    timeouts: int = 0
-    """Rows that ran into the time limit, one after the other."""
     slow_for: set[tuple[str, object]] = field(default_factory=set[tuple[str, object]])
-    """Users, or chats, of these rows, up to ``TIMEOUTS_TO_QUARANTINE``."""
+    """Users, or chats, of rows that ran into the time limit, one after the other, up to ``TIMEOUTS_TO_QUARANTINE``."""
     probe_at: float = 0.0
     probe_after_s: float
     letters: dict[int, DeadLetter] = field(default_factory=dict[int, DeadLetter])
@@ -81,7 +79,6 @@ class Quarantine:
         failures.rows += 1
         if len(failures.chats) < CHATS_TO_QUARANTINE:
             failures.chats.add(row.event.plain.chatid)
-        failures.timeouts = failures.timeouts + 1 if timed_out else 0
         if not timed_out:
             failures.slow_for.clear()
         elif len(failures.slow_for) < TIMEOUTS_TO_QUARANTINE:
@@ -148,7 +145,7 @@ class Quarantine:
     @staticmethod
     def _failed_rows(partition: int, failures: _Failures, rows: Sequence[Row]) -> FailedRows:
         mutation = rows[0].bound.mutation
-        what = "ran into the time limit" if failures.timeouts else "failed"
+        what = "ran into the time limit" if failures.slow_for else "failed"
         return FailedRows.of(
             rows,
             "quarantined",

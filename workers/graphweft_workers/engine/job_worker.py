@@ -262,13 +262,13 @@ class JobWorker:
 
         An app whose results the bus has not taken yet gets a turn once it takes them.
         """
-        failed = _Failed()
+        failed = _Failed(progress.unsent)
         await self._leave_out_erased(lease.number, [each for each in seen if each.tried and not each.done])
         if all(each.done for each in seen) and progress.unsent.keys().isdisjoint(each.event.appid for each in seen):
             return failed
         try:
             with tracing_spans.handled(lease.number, self._job.group, seen):
-                running = self._run(seen, failed, progress.unsent)
+                running = self._run(seen, failed)
                 if await lease.finish(running, grace_s=self._timing.grace_s) is None:
                     return None
         except BusUnavailable:
@@ -280,15 +280,15 @@ class JobWorker:
             each.done |= each.event.appid not in failed
         return failed
 
-    async def _run(self, seen: Sequence[JobEvent], failed: _Failed, unsent: dict[str, list[Event]]) -> None:
-        for app_id in {each.event.appid for each in seen} & unsent.keys():
-            for event in unsent.pop(app_id):  # each alone: those that are taken are not sent again
-                await self._append([event], failed, unsent)
+    async def _run(self, seen: Sequence[JobEvent], failed: _Failed) -> None:
+        for app_id in {each.event.appid for each in seen} & failed.unsent.keys():
+            for event in failed.unsent.pop(app_id):  # each alone: those that are taken are not sent again
+                await self._append([event], failed)
         seen = [each for each in seen if not each.done and each.event.appid not in failed]
         for each in seen:
             each.tried = True
         if seen:
-            await self._append_all(self._job.handle(seen), failed, unsent)
+            await self._append_all(self._job.handle(seen), failed)
 
     async def _leave_out_erased(self, number: int, seen: Sequence[JobEvent]) -> None:
         """Mark events as done of which the log holds no content any more: an erasure may not wait for a job."""
@@ -326,17 +326,12 @@ class JobWorker:
         await self.account.leaves(key)
         return 0, self._job.tick_s
 
-    async def _append_all(
-        self,
-        outcomes: AsyncGenerator[Sequence[JobOutcome]],
-        failed: _Failed | None = None,
-        unsent: dict[str, list[Event]] | None = None,
-    ) -> None:
+    async def _append_all(self, outcomes: AsyncGenerator[Sequence[JobOutcome]], failed: _Failed | None = None) -> None:
         """Put on the bus what a job yields; ``failed`` gets the apps that wait, and is None for a tick."""
         async with contextlib.aclosing(outcomes):
             async for each in outcomes:
                 for events in batched((one for one in each if isinstance(one, Event)), _APPEND_AT_ONCE):
-                    await self._append(events, failed, unsent)
+                    await self._append(events, failed)
                 letters = [one for one in each if isinstance(one, DeadLetter)]
                 if letters:
                     await self._bus.dead_letters.put(letters)
@@ -346,19 +341,17 @@ class JobWorker:
                 if failed is not None:
                     failed.update((one.app_id, one.error) for one in each if isinstance(one, AppWait))
 
-    async def _append(
-        self, events: Sequence[Event], failed: _Failed | None, unsent: dict[str, list[Event]] | None
-    ) -> None:
+    async def _append(self, events: Sequence[Event], failed: _Failed | None) -> None:
         """Append events to the bus; an event that the bus refuses is logged and dropped.
 
-        If their partition takes none until it is mended, ``unsent`` gets them, so that no model is asked again, and
-        ``failed`` their app. Later events of the app follow them. Without ``unsent``, raises ``Transient``.
+        If their partition takes none until it is mended, ``failed`` keeps them, so that no model is asked again, and
+        gets their app. Later events of the app follow them. Without ``failed``, raises ``Transient``.
         """
-        if unsent:
+        if failed is not None:
             for event in events:
-                if event.appid in unsent:
-                    unsent[event.appid].append(event)
-            events = [event for event in events if event.appid not in unsent]
+                if event.appid in failed.unsent:
+                    failed.unsent[event.appid].append(event)
+            events = [event for event in events if event.appid not in failed.unsent]
         if not events:
             return
         try:
@@ -368,7 +361,7 @@ class JobWorker:
         except (InvalidEvent, PartitionRefused) as error:
             if len(events) > 1:  # append each alone to find the refused one
                 for event in events:
-                    await self._append([event], failed, unsent)
+                    await self._append([event], failed)
                 return
             [event] = events
             if isinstance(error, InvalidEvent):
@@ -376,10 +369,10 @@ class JobWorker:
                 await self.account.skips(Counter({(event.appid, "event_refused"): 1}))
                 return
             refused = Transient(str(error), retry_after_s=self._timing.refused_s)
-            if failed is None or unsent is None:
+            if failed is None:
                 raise refused from error
             failed[event.appid] = refused
-            unsent[event.appid] = [event]
+            failed.unsent[event.appid] = [event]
             return
         self.emitted += len(events)
         JOB_EVENTS.add(len(events), self._job.group)
@@ -406,6 +399,11 @@ class _Failed(dict[str, Transient]):
 
     together = True
     """Whether the apps may be tried together again, because the job says for which it fails."""
+
+    def __init__(self, unsent: dict[str, list[Event]]) -> None:
+        super().__init__()
+        self.unsent = unsent
+        """See ``JobProgress.unsent``."""
 
 
 def _behind(at: CommittedPosition, batch: Batch) -> CommittedPosition:

@@ -103,13 +103,18 @@ async def _check(
     found.gaps = await reader.gaps(found.partition)
     if pieces:
         found.end = pieces[-1].segment.last_offset
-    accepted = await accepted_gaps(blobs, found.partition)
-    for gap in found.gaps:
-        for part in split_by(accepted, [LogGap(partition=found.partition, first=gap.first, last=gap.last)]):
-            if part.accepted is not None:
-                found.accepted.append(str(part))
-            else:
-                found.faults.append(f"partition {found.partition}: the entries {part.first} to {part.last} are missing")
+    gaps = [LogGap(partition=found.partition, first=gap.first, last=gap.last) for gap in found.gaps]
+    found.faults += [
+        f"partition {found.partition}: the entries {gap.first} to {gap.last} are missing"
+        for gap in await _not_accepted(blobs, found, gaps)
+    ]
+
+
+async def _not_accepted(blobs: BlobStore, found: VerifiedPartition, gaps: Sequence[LogGap]) -> list[LogGap]:
+    """Return the parts of gaps that nobody has accepted as lost, and note the others."""
+    parts = split_by(await accepted_gaps(blobs, found.partition), gaps)
+    found.accepted += [str(part) for part in parts if part.accepted is not None]
+    return [part for part in parts if part.accepted is None]
 
 
 def _count(found: VerifiedPartition, piece: SegmentPiece, entries: Sequence[Entry]) -> None:
@@ -148,11 +153,8 @@ async def _compare(
         return
     if lost:
         gap = LogGap(partition=found.partition, first=end.count + 1, last=end.count + lost)
-        for part in split_by(await accepted_gaps(reader.blobs, found.partition), [gap]):
-            if part.accepted is not None:
-                found.accepted.append(str(part))
-            else:
-                found.faults.append(
-                    f"partition {found.partition}: {counted(part.entries, 'entry')} after {end.offset} "
-                    f"{'is' if part.entries == 1 else 'are'} neither archived nor on the bus"
-                )
+        found.faults += [
+            f"partition {found.partition}: {counted(part.entries, 'entry')} after {end.offset} "
+            f"{'is' if part.entries == 1 else 'are'} neither archived nor on the bus"
+            for part in await _not_accepted(reader.blobs, found, [gap])
+        ]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.partitions import PartitionStatus
+
+
+async def breaks_at(bus: Bus, reader: ArchiveReader, partitions: Collection[int]) -> list[str]:
+    """Return ``breaks`` of partitions, by their numbers."""
+    return await breaks(bus, reader, [each for each in await bus.partitions.status() if each.id in partitions])
 
 
 async def breaks(bus: Bus, reader: ArchiveReader, partitions: Iterable[PartitionStatus]) -> list[str]:

@@ -9,22 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.neo4j.test_memory_events import APP, T0, event, logged, rows, store, write
+from tests.neo4j.test_memory_events import APP, T0, check_small_batches, event, logged, rows, store, write
 from tests.neo4j.test_statements import DAY, said
-from tests.redis.test_memory_worker import working
-from tests.services.buses import applied
-from tests.services.layouts import spread
-from tests.services.planted_conversations import ONTOLOGY, Story, planted
+from tests.services.planted_conversations import ONTOLOGY, planted
+from tests.services.planted_stories import Story, wrong
 
 from graphweft_contracts import Event
 from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
 from graphweft_contracts.memory import MemoryScope, memory_id
 from graphweft_contracts.search import SearchQuery
 from graphweft_rules import RuleSet
-from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.plan.digest import read_digest
-from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.features.episodes.mutations import EpisodeMutations
 from graphweft_workers.features.episodes.ontologies.files import read_ontology
 from graphweft_workers.features.memory.mutations import MemoryMutations
@@ -86,27 +80,13 @@ async def test_what_holds_by_planted_stories_whatever_their_order(url: str, stor
     assert sum(story.kind in {"cascade", "absence"} for story in stories) == 12 * each
     await write(url, store, told(stories, random.Random(5)), RULES)
     held, doubted = await found(store)
-    wrong = [
-        (story, held.get(user, set()), doubted.get(user, set()))
-        for story in stories
-        for user in [f"u{story.number}"]
-        if held.get(user, set()) ^ story.holds or doubted.get(user, set()) ^ story.doubted
-    ]
-    assert wrong == []
+    assert wrong(stories, held, doubted) == []
 
 
 @pytest.mark.long("neo4j")
 async def test_a_replay_in_small_batches_ends_the_same(url: str, store: GraphStore) -> None:
     await write(url, store, told(planted(each=1), random.Random(7)), RULES)
-    bus = redis_bus(url, new=spread(2), group="graphweft-again")
-    again = FalkorDBStore(url, graph_template="again_{app_id}")
-    try:
-        async with working(MutationWorker(bus, again, RULES, name="again", batch_events=3)):
-            await applied(bus)
-        assert (await read_digest(again, APP)).sha256 == (await read_digest(store, APP)).sha256
-    finally:
-        await bus.aclose()
-        await again.aclose()
+    await check_small_batches(url, store, RULES)
 
 
 FIRED = ["I work for Acme.", "I work as a nurse.", "My supervisor is Anna Berg.", "I quit my job."]

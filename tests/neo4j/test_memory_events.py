@@ -15,6 +15,7 @@ from tests.services.buses import applied
 from tests.services.layouts import spread, spreading
 from tests.services.neo4j import Neo4jServer
 from tests.services.rules import rule_set
+from tests.services.workers import running
 
 from graphweft_contracts import DeadLetter, Event, Layout, channels, wire
 from graphweft_contracts.memory import derived_id, memory_id
@@ -93,6 +94,19 @@ async def write(url: str, store: GraphStore, events: Sequence[Event], rules: Rul
         assert await worked(bus, store, rules) == []
     finally:
         await bus.aclose()
+
+
+async def check_small_batches(url: str, store: GraphStore, rules: RuleSet) -> None:
+    """Fail unless a worker that reads the log again, in small batches, makes the same graph."""
+    again = FalkorDBStore(url, graph_template="again_{app_id}")
+    bus = redis_bus(url, new=spread(2), group="graphweft-again")
+    try:
+        async with running(MutationWorker(bus, again, rules, name="again", batch_events=3)):
+            await applied(bus)
+        assert (await read_digest(again, APP)).sha256 == (await read_digest(store, APP)).sha256
+    finally:
+        await bus.aclose()
+        await again.aclose()
 
 
 async def logged(

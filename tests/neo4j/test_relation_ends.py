@@ -9,21 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.neo4j.test_memory_events import APP, T0, event, logged, rows, store, write
-from tests.redis.test_memory_worker import working
-from tests.services.buses import applied
-from tests.services.layouts import spread
-from tests.services.planted_cascades import ONTOLOGY, Story, content_of, planted
+from tests.neo4j.test_memory_events import APP, T0, check_small_batches, event, logged, rows, store, write
+from tests.services.planted_cascades import ONTOLOGY, content_of, planted
+from tests.services.planted_stories import Story, wrong
 
 from graphweft_contracts import Event
 from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
 from graphweft_contracts.memory import MemoryScope
 from graphweft_contracts.search import SearchQuery
 from graphweft_rules import RuleSet
-from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.plan.digest import read_digest
-from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.features.episodes.mutations import EpisodeMutations
 from graphweft_workers.features.episodes.ontologies import Ontologies
 from graphweft_workers.features.episodes.ontologies.files import read_ontology
@@ -98,27 +92,13 @@ async def test_what_holds_by_planted_stories_whatever_their_order(url: str, stor
         held.setdefault(user, set()).add(text)
         if doubted_at is not None:
             doubted.setdefault(user, set()).add(text)
-    wrong = [
-        (story, held.get(user, set()), doubted.get(user, set()))
-        for story in stories
-        for user in [f"u{story.number}"]
-        if held.get(user, set()) ^ story.holds or doubted.get(user, set()) ^ story.doubted
-    ]
-    assert wrong == []
+    assert wrong(stories, held, doubted) == []
 
 
 @pytest.mark.long("neo4j")
 async def test_a_replay_in_small_batches_ends_the_same(url: str, store: GraphStore) -> None:
     await write(url, store, told(planted(each=1), random.Random(7)), RULES)
-    bus = redis_bus(url, new=spread(2), group="graphweft-again")
-    again = FalkorDBStore(url, graph_template="again_{app_id}")
-    try:
-        async with working(MutationWorker(bus, again, RULES, name="again", batch_events=3)):
-            await applied(bus)
-        assert (await read_digest(again, APP)).sha256 == (await read_digest(store, APP)).sha256
-    finally:
-        await bus.aclose()
-        await again.aclose()
+    await check_small_batches(url, store, RULES)
 
 
 FIRED = [

@@ -20,6 +20,7 @@ from tests.services.buses import applied
 from tests.services.layouts import spread
 from tests.services.rules import load_rules
 from tests.services.waiting import until
+from tests.services.workers import running as working
 
 from graphweft import Client, Event
 from graphweft_contracts import BusUnavailable, DeadLetter, GraphUnavailable, channels, wire
@@ -90,16 +91,6 @@ async def running(
 ) -> AsyncIterator[MutationWorker]:
     async with working(MutationWorker(bus, graph, rules, name=name, batch_events=batch_events)) as worker:
         yield worker
-
-
-@contextlib.asynccontextmanager
-async def working(worker: MutationWorker) -> AsyncIterator[MutationWorker]:
-    task = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        await task
 
 
 def tool(name: str, chat: str = "c1", **more: Any) -> Event:

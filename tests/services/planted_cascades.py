@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from tests.services.planted_stories import Said, Story
+
+# A story says relations: ``a WORKS_FOR acme``, with ``until 9`` or ``from 3`` behind it.
 type Kind = Literal["cascade", "absence", "mark", "kept", "taken back", "value", "other words"]
 
 ONTOLOGY: Final = """\
@@ -51,21 +53,6 @@ _TYPES: Final = {
     **dict.fromkeys(("LIVES_IN", "RESIDES_IN", "MOVED_TO", "SITS_IN", "OPENS"), ("Person", "Place")),
     **dict.fromkeys(("HAS_BADGE", "USES"), ("Person", "Thing")),
 }  # fmt: skip
-
-type Said = tuple[int, str]
-"""A day, and a relation: ``a WORKS_FOR acme``, with ``until 9`` or ``from 3`` behind it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Story:
-    """What one user's episodes say, and what holds then."""
-
-    number: int
-    kind: Kind
-    said: Sequence[Said]
-    holds: frozenset[str]
-    """Of all that was said, in the form in which it is stored."""
-    doubted: frozenset[str] = frozenset()
 
 
 _DESK: Final = ((1, "{a} WORKS_FOR {f}"), (2, "{a} SITS_IN room 3"), (3, "{a} HAS_BADGE badge 7"),

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
+from tests.services.planted_stories import Said, Story
+
 type Kind = Literal["cascade", "absence", "mark", "kept", "said again"]
-type Said = tuple[int, str]
-"""A day, and a message."""
 
 ONTOLOGY: Final = """\
 predicate_rules:
@@ -27,18 +26,6 @@ predicate_rules:
 _FIRMS: Final = ("Acme", "Borealis", "Globex", "Initech")
 _CITIES: Final = ("Oslo", "Bergen", "Rome", "Porto")
 _NAMES: Final = ("Anna Berg", "Ben Cole", "Clara Dahl", "Hugo Eide", "Ines Fox")
-
-
-@dataclass(frozen=True, slots=True)
-class Story:
-    """What one user says, and what of it holds then."""
-
-    number: int
-    kind: Kind
-    said: Sequence[Said]
-    holds: frozenset[str]
-    doubted: frozenset[str] = frozenset()
-
 
 _WORK: Final = ((1, "I work for {f}."), (2, "I work as a nurse."), (3, "My supervisor is {n}."))
 _HOME: Final = ((1, "I live in {c}."), (2, "My landlord is {n}."), (3, "My dentist is {m}."))

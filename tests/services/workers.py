@@ -5,23 +5,37 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from graphweft_rules import RuleSet
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 
-__all__ = ("working",)
+__all__ = ("running", "working")
+
+
+class Runner(Protocol):
+    """What runs until it is stopped."""
+
+    async def run(self) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 @asynccontextmanager
-async def working(bus: Bus, graph: GraphStore, rules: RuleSet, **how: Any) -> AsyncGenerator[MutationWorker]:
-    """Run a worker while the block does; ``how`` are further arguments of ``MutationWorker``."""
-    worker = MutationWorker(bus, graph, rules, name="w", **how)
+async def running[W: Runner](worker: W) -> AsyncGenerator[W]:
+    """Run a worker while the block does."""
     task = asyncio.create_task(worker.run())
     try:
         yield worker
     finally:
         worker.stop()
         await task
+
+
+@asynccontextmanager
+async def working(bus: Bus, graph: GraphStore, rules: RuleSet, **how: Any) -> AsyncGenerator[MutationWorker]:
+    """Run a worker of a graph while the block does; ``how`` are further arguments of ``MutationWorker``."""
+    async with running(MutationWorker(bus, graph, rules, name="w", **how)) as worker:
+        yield worker

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from typing import cast
 import pytest
 from tests.chaos.memory_bus import memory_bus
 from tests.services.virtual_time import VIRTUAL
+from tests.services.workers import running
 
 from graphweft import Event
 from graphweft.transport import Outgoing, Transport
@@ -99,13 +99,9 @@ class Echo(Job):
 
 @asynccontextmanager
 async def working(bus: Bus, job: Job, transport: Taken, *, batch_events: int = 4) -> AsyncIterator[JobWorker]:
-    worker = JobWorker(bus, cast(Transport, transport), job, name="w", clock=VIRTUAL, batch_events=batch_events)
-    task = asyncio.create_task(worker.run())
-    try:
+    made = JobWorker(bus, cast(Transport, transport), job, name="w", clock=VIRTUAL, batch_events=batch_events)
+    async with running(made) as worker:
         yield worker
-    finally:
-        worker.stop()
-        await task
 
 
 async def lag(bus: Bus) -> int:

@@ -122,13 +122,11 @@ class Client:
         if transport is not None and signing_key is not None:
             raise InvalidSettings("signing_key has no effect with a transport: give it to the transport")
         self._is_own = transport is None
-        self._make_transport = connected if transport is None else self._same_transport
+        self._make_transport = connected if transport is None else lambda: transport
         self._transport = connected() if transport is None else transport
         self._system: str = getattr(self._transport, "system", "other")
         self._unused: Transport | None = self._transport
         """The transport of the first event loop, until then."""
-        self._is_shared = False
-        """Whether a transport that the caller gave has served several event loops."""
         self._connections: dict[asyncio.AbstractEventLoop, LoopConnection] = {}
         self._process = os.getpid()
         self._lock = threading.Lock()
@@ -217,10 +215,9 @@ class Client:
         """
         with tracing.sending(events, self._system):
             taken = self._accept(events)
-            if not self._closed and not self._connected().at_once:
-                waiting = [each.position for each in taken if isinstance(each, PendingEvent) and not _is_held(each)]
-                if waiting:
-                    await asyncio.wait(waiting, timeout=wait_s)
+            waiting = [each.position for each in taken if isinstance(each, PendingEvent) and not _is_held(each)]
+            if waiting and not self._connected().at_once:
+                await asyncio.wait(waiting, timeout=wait_s)
             return [_known(each) for each in taken]
 
     @takes_synonyms
@@ -414,6 +411,8 @@ class Client:
             from graphweft.transport import CLOSED
 
             return self._empty(request_id, "bus_unavailable", CLOSED)
+        if self._is_of_another_loop():
+            return self._empty(request_id, "internal_error", _ONE_LOOP)
         if not self._context_on:
             from graphweft.settings import CONTEXT_VARIABLE
 
@@ -434,10 +433,7 @@ class Client:
             async with time_limit(max(0.0, budget - self._timing.reserve_ms(budget) - spent_ms) / 1000):
                 reply = await self._asked(request)
         except Exception as error:  # noqa: BLE001 - the agent continues whatever happens here
-            if self._is_shared and isinstance(error, RuntimeError):  # of asyncio, about objects of another loop
-                reply = self._empty(request_id, "internal_error", _ONE_LOOP)
-            else:
-                reply = self._failed(request_id, error, budget_ms=budget, is_search=fields["search"] is not None)
+            reply = self._failed(request_id, error, budget_ms=budget, is_search=fields["search"] is not None)
         elapsed_ms = (self._clock.monotonic() - started) * 1000
         if reply.reason is not None:
             logger.debug("no context for %s: %s (%s)", fields["agent"], reply.reason, reply.detail)
@@ -534,17 +530,17 @@ class Client:
         """Return the app of a call. An empty one is unknown, and never the default: that is another tenant."""
         return self._app_id if app is None else app
 
-    def _same_transport(self) -> Transport:
-        """Return the transport that the caller gave, for a further event loop."""
-        self._is_shared = True
-        return self._transport
+    def _is_of_another_loop(self) -> bool:
+        """Return whether the caller gave the transport and another event loop uses it, so that this one must not."""
+        return not self._is_own and self._unused is None and asyncio.get_running_loop() not in self._connections
 
     def _accept(self, events: Sequence[Event | EncodedEvent]) -> list[PendingEvent | InvalidEvent | None]:
         """Put the events into the outbox, all or none; return them, or an error or None for one that is refused."""
-        if self._closed:
+        if self._closed or self._is_of_another_loop():
+            why = "the client is closed" if self._closed else _ONE_LOOP
             self.stats.rejected += len(events)
             for event in events:
-                logger.warning("event %s is not sent: the client is closed", getattr(event, "id", None))
+                logger.warning("event %s is not sent: %s", getattr(event, "id", None), why)
             return [None] * len(events)
         taken = [self._taken(event) for event in events]
         fresh = [each for each in taken if isinstance(each, PendingEvent)]

@@ -1012,16 +1012,20 @@ async def test_a_client_serves_every_event_loop(url: str, tmp_path: Path, progra
     assert sorted(numbers) == numbers if program != AT_ONCE else len(numbers) == 4
 
 
-async def test_a_given_transport_in_another_loop_says_so(url: str) -> None:
+async def test_a_given_transport_in_another_loop_says_so(url: str, caplog: Any) -> None:
     transport = RedisTransport(url)
     async with contextlib.AsyncExitStack() as stack:
         client = Client(transport=transport, app_id=APP, workflow="Shop")
         stack.push_async_callback(client.aclose)
         assert await client.emit(note(1), wait_s=60) is not None  # so it has connected
-        await ask(client, budget_ms=1_000)
+        asking = asyncio.ensure_future(ask(client, budget_ms=20_000))  # nobody answers: it has the only connection
         found = await asyncio.to_thread(lambda: asyncio.run(ask(client, budget_ms=20_000)))
-    assert found.reason == "internal_error"
+        lost = await asyncio.to_thread(lambda: asyncio.run(client.emit(note(2), wait_s=20)))
+        asking.cancel()
+    assert (found.reason, lost) == ("internal_error", None)
     assert "belongs to another event loop" in found.detail
+    assert "belongs to another event loop" in caplog.text
+    assert client.stats.rejected == 1
 
 
 @pytest.mark.parametrize("app", ["", " "])

@@ -92,8 +92,7 @@ class Judge:
         near = {memory.id for memory in inside if memory.vector is not None}
         said = {memory.id for memory in inside if model.holds(memory.id, wanted)}
         found = {"vector": near, "fulltext": said, "hybrid": near | said}[kind]
-        # Equal texts of an author are shown once.
-        return len({(memory.role, memory.text) for memory in inside if memory.id in found})
+        return len({model.said(memory) for memory in inside if memory.id in found})
 
     async def searches(self, count: int) -> None:
         for _ in range(count):

@@ -128,6 +128,11 @@ class MemoryModel:
         found = sorted(self.within(scope), key=lambda memory: memory.id)
         return [memory.id for memory in sorted(found, key=lambda memory: memory.timestamp, reverse=True)]
 
+    @staticmethod
+    def said(memory: ModelMemory) -> tuple[str, str]:
+        """Return what is shown once: the author and the words, whatever their case and the blanks between them."""
+        return memory.role, " ".join(memory.text.casefold().split())
+
     def shown(self, scores: Mapping[str, float], most: int) -> list[str]:
         """Return the ids of the best: what tells nothing behind, equal texts once, of equally good ones the newest."""
         found = [self.by_id[id] for id in sorted(scores)]
@@ -135,9 +140,9 @@ class MemoryModel:
         found.sort(key=lambda memory: -scores[memory.id])
         newest: dict[tuple[str, str], ModelMemory] = {}
         for memory in found:
-            known = newest.setdefault((memory.role, " ".join(memory.text.casefold().split())), memory)
+            known = newest.setdefault(self.said(memory), memory)
             if memory.timestamp > known.timestamp:
-                newest[memory.role, " ".join(memory.text.casefold().split())] = memory
+                newest[self.said(memory)] = memory
         kept = sorted(newest.values(), key=lambda memory: tells_nothing(memory.text, memory.role))
         return [memory.id for memory in kept[:most]]
 

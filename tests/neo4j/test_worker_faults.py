@@ -244,8 +244,7 @@ class Run:
             async with asyncio.TaskGroup() as group:
                 group.create_task(produce())
                 group.create_task(chaos(rng, make, self.waits, self.lives))
-            assert graph.failed
-            assert sum(each.failed for each in faulty.values())
+            assert graph.failed + sum(each.failed for each in faulty.values())
             for each in (graph, *faulty.values()):
                 each.rate = 0.0
             last = make()

@@ -414,7 +414,8 @@ async def _memory(settings: Settings, checks: Sequence[Check]) -> list[Check]:
         else check
         for check in checks
     ]
-    of_jobs = [state for state in states if state.group != channels.ARCHIVE_GROUP]  # ``_archive`` tells of it
+    told = {channels.ARCHIVE_GROUP, channels.MUTATION_GROUP}  # by ``_archive`` and ``_services``
+    of_jobs = [state for state in states if state.group not in told]
     return [*found, *(check for state in of_jobs if (check := _job(state)) is not None)]
 
 
@@ -525,6 +526,7 @@ async def _services(settings: Settings) -> list[Check]:
 def _without_effect(letters: int, causes: Sequence[DeadLetterCause]) -> list[Check]:
     checks: list[Check] = []
     if letters:
+            waits = waits_of(settings, channels.MUTATION_GROUP, (await bus.usage.after(None)).found)
         advice = "graphweft dlq list"
         checks.append(Check(name="dead letters", state="warn", found=counted(letters, "waits", "wait"), advice=advice))
     gone = sum(cause.events for cause in causes if cause.reason == "trimmed")
@@ -542,6 +544,14 @@ def _without_effect(letters: int, causes: Sequence[DeadLetterCause]) -> list[Che
         worst = skips[0]
         place = f" at {worst.place}" if worst.place else ""
         found = (
+    faults += [
+        Check(
+            name="partition", state="fail", advice=_MEND,
+            found=f"{counted(each.partitions, 'partition')} of worker {each.worker} failed again and again since "
+            f"{each.since}: {each.reason}",
+        )
+        for each in waits
+    ]  # fmt: skip
             f"{counted(sum(cause.events for cause in skips), 'time')}, by {counted(len(skips), 'cause')}; most often "
             f"{worst.name}{place} of app {worst.app_id!r}: {worst.message}"
         )

@@ -101,7 +101,7 @@ ALERTS: Final = (
     ),
     Alert(
         name="GraphweftAppParked", minutes=10, severity="warning",
-        query='sum by (reason) (graphweft_parked_apps{reason!~"needs_rebuild|rules_lost"}) > 0',
+        query='sum by (reason) (graphweft_parked_apps{reason!~"needs_rebuild|other_graph|rules_lost"}) > 0',
         summary="An app has been behind the others for 10 minutes: {{ $labels.reason }}.",
         steps="`graphweft status` names the app. `slow`: its graph takes its time. `slow_writes`: its writes hold the "
         "graph server, see "
@@ -111,11 +111,12 @@ ALERTS: Final = (
     ),
     Alert(
         name="GraphweftAppWaitsForYou", minutes=1, severity="critical",
-        query='sum by (reason) (graphweft_parked_apps{reason=~"needs_rebuild|rules_lost"}) > 0',
+        query='sum by (reason) (graphweft_parked_apps{reason=~"needs_rebuild|other_graph|rules_lost"}) > 0',
         summary="An app waits for an operator: {{ $labels.reason }}.",
         steps="`graphweft status` names the app. `needs_rebuild`: run `graphweft rebuild --app APP --swap`, see "
-        "[graph servers that lost something](operations.md#graph-servers-that-lost-something). `rules_lost`: the bus "
-        "has lost a rule set; "
+        "[graph servers that lost something](operations.md#graph-servers-that-lost-something). `other_graph`: the "
+        "graph under its name is [another app's](how-it-works.md#the-graph-of-another-app). `rules_lost`: the bus has "
+        "lost a rule set; "
         "`status` says which files to push again.",
     ),
     Alert(

@@ -153,6 +153,11 @@ FAILURES: Final[Sequence[Failure]] = (
         summary="An app waits for an operator: needs_rebuild.",
     ),
     Failure(
+        alert="GraphweftAppWaitsForYou", labels={"reason": "other_graph"},
+        series={'graphweft_parked_apps{reason="other_graph", instance="w1"}': "0x30 1x90"},
+        summary="An app waits for an operator: other_graph.",
+    ),
+    Failure(
         alert="GraphweftAppWaitsForYou", labels={"reason": "rules_lost"},
         series={'graphweft_parked_apps{reason="rules_lost", instance="w2"}': "_x30 1x90"},
         summary="An app waits for an operator: rules_lost.",

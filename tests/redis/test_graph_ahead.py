@@ -116,7 +116,10 @@ async def test_a_graph_that_holds_a_lost_event_waits(
         environment["GRAPHWEFT_RULES"] = str(tmp_path)
         if has_archive:
             environment["GRAPHWEFT_ARCHIVE_URL"] = str(archive)
-        done = await asyncio.to_thread(inside, ["rebuild", "--app", APP, "--swap"], environment, folder=tmp_path)
+        rebuild = ["rebuild", "--app", APP, "--swap"]
+        done = await asyncio.to_thread(inside, rebuild, environment, folder=tmp_path)
+        assert (done.code, "lack 1 with the label Note" in done.err) == (2, True), done
+        done = await asyncio.to_thread(inside, [*rebuild, "--accept-losses"], environment, folder=tmp_path)
         assert done.code == 0, done.err
         await until(lambda: notes(graph), lambda found: found == [1, *since], why="the graph is that of the log")
         await until(lambda: why(bus), lambda found: not found, why="no app waits")
@@ -154,7 +157,7 @@ async def test_a_stream_that_is_gone_takes_nothing_with_it_silently(
         rebuild = ["rebuild", "--app", APP, "--swap"]
         done = await asyncio.to_thread(inside, rebuild, environment, folder=tmp_path)
         assert done.code == 2, done.err
-        assert "3 with the label Note" in done.err
+        assert "lack 4 with the label Note" in done.err
         assert "--accept-losses" in done.err
         assert await notes(graph) == [1, 2, 3, 4]
         done = await asyncio.to_thread(inside, [*rebuild, "--accept-losses"], environment, folder=tmp_path)
@@ -198,3 +201,65 @@ async def test_a_graph_goes_on_whose_last_event_is_in_a_gap_of_the_archive(
     await add(raw, 5, now + 10)
     await applied(archived_bus.archived(bus, blobs), graph, rules, [1, 2, 3, 5])
     assert await gaps(bus) == [("trimmed", APP, f"0:{now + 2}-0")]
+
+
+def environment_of(url: str, folder: Path, **more: str) -> dict[str, str]:
+    found = clean_environment() | {"GRAPHWEFT_BUS_URL": url, "GRAPHWEFT_GRAPH_URL": url}
+    return found | {"GRAPHWEFT_RULES": str(folder), **more}
+
+
+async def test_as_many_new_nodes_hide_none_that_the_log_lost(
+    url: str, bus: Bus, graph: GraphStore, raw: Any, rules: RuleSet, tmp_path: Path
+) -> None:
+    now = int(time.time() * 1000) + 10_000
+    for number in range(1, 4):
+        await add(raw, number, now + number)
+    await applied(bus, graph, rules, [1, 2, 3])
+    await raw.rename(STREAM, "mistake")
+    for number in range(4, 8):
+        await add(raw, number, now + number)
+    environment = environment_of(url, tmp_path)
+    async with working(bus, graph, rules):
+        await until(lambda: why(bus), lambda found: found == {APP: "needs_rebuild"}, why="the app waits for a rebuild")
+        [letter] = await bus.dead_letters.read(limit=10)
+        assert letter.count == 4, "the activation of the rules, and the three events"
+        assert "and 4 entries up to it were never written" in letter.message
+        rebuild = ["rebuild", "--app", APP, "--swap"]
+        done = await asyncio.to_thread(inside, rebuild, environment, folder=tmp_path)
+        assert (done.code, "lack 3 with the label Note" in done.err) == (2, True), done
+        assert await notes(graph) == [1, 2, 3]
+        restating = [*rebuild, "--rules", str(tmp_path)]
+        done = await asyncio.to_thread(inside, restating, environment, folder=tmp_path)
+        assert (done.code, "they wait until its graph is rebuilt" in done.err) == (2, True), done
+        assert [each.scope for each in await bus.rules.activations()] == ["*"], "nothing was restated"
+        done = await asyncio.to_thread(inside, [*rebuild, "--accept-losses"], environment, folder=tmp_path)
+        assert done.code == 0, done.err
+        await until(lambda: notes(graph), lambda found: found == [4, 5, 6, 7], why="the graph is that of the log")
+        await until(lambda: why(bus), lambda found: not found, why="no app waits")
+        for command in (["rebuild", "--app", APP, "--drop"], restating):
+            done = await asyncio.to_thread(inside, command, environment, folder=tmp_path)
+            assert done.code == 0, done.err
+
+
+async def test_an_erasure_keeps_the_graph_of_a_log_that_was_lost(
+    url: str, bus: Bus, graph: GraphStore, raw: Any, rules: RuleSet, tmp_path: Path
+) -> None:
+    now = int(time.time() * 1000) + 10_000
+    for number in range(1, 4):
+        await add(raw, number, now + number)
+    await applied(bus, graph, rules, [1, 2, 3])
+    await raw.rename(STREAM, "mistake")
+    environment = environment_of(url, tmp_path, GRAPHWEFT_ARCHIVE_URL=str(tmp_path / "archive"))
+    erase = ["erase", "--app", APP, "--user", "u1", "--yes"]
+    done = await asyncio.to_thread(inside, erase, environment, folder=tmp_path)
+    assert done.code == 2, done
+    assert "lack 3 with the label Note" in done.err
+    assert "Nothing was erased" in done.err
+    assert await notes(graph) == [1, 2, 3]
+    accept = ["rebuild", "--app", APP, "--swap", "--accept-losses"]
+    assert f"`graphweft {' '.join(accept)}`" in done.err
+    done = await asyncio.to_thread(inside, accept, environment, folder=tmp_path)
+    assert done.code == 0, done.err
+    assert await notes(graph) == []
+    done = await asyncio.to_thread(inside, erase, environment, folder=tmp_path)
+    assert done.code == 0, done.err

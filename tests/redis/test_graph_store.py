@@ -516,8 +516,8 @@ async def test_a_position_moves_while_the_server_is_out_of_memory(graph: FalkorD
 
 
 async def test_the_servers_settings_are_asked_once(graph: FalkorDBStore) -> None:
-    await graph.progress(APP, 0)
     await graph._redis.config_resetstat()
+    await graph.progress(APP, 0)
     await asyncio.gather(*(graph.read(APP, "RETURN 1", {}, timeout_s=120) for _ in range(100)))
     assert (await graph._redis.info("commandstats"))["cmdstat_graph.CONFIG"]["calls"] == 2
     assert graph._places.threads == await threads_of(graph)

@@ -12,7 +12,7 @@ from tests.services.virtual_time import VIRTUAL
 from graphweft_workers.engine.log.position_note import ParkedApp, PositionNote
 from graphweft_workers.features.memory.graph_progress import GraphProgress
 from graphweft_workers.ports.event_log import CommittedPosition
-from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
+from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, OtherGraph
 
 
 class Graphs:
@@ -21,6 +21,8 @@ class Graphs:
     settle_s = 0.0
 
     async def checkpoints(self, app_id: str, *, timeout_s: float) -> Mapping[int, Checkpoint]:
+        if app_id == "mistaken":
+            raise OtherGraph.at("the graph 'mozaiks_mistaken'", app_id, "bank")
         return {}
 
 
@@ -41,3 +43,13 @@ async def test_an_event_without_effect_is_held_once_the_workers_are_behind_it(
     progress = GraphProgress(cast(GraphStore, Graphs()), bus, clock=VIRTUAL)
     behind = await progress.behind({app_id: f"0:{offset}"})
     assert [each.app_id for each in behind] == ([] if held else [app_id])
+
+
+async def test_a_job_waits_for_an_app_whose_name_another_apps_graph_has() -> None:
+    """Else it would write memories of the other app into this one's log."""
+    bus = memory_bus([[]])
+    await bus.partitions.commit(0, CommittedPosition(offset="9"))
+    progress = GraphProgress(cast(GraphStore, Graphs()), bus, clock=VIRTUAL)
+    [wait] = await progress.behind({"mistaken": "0:1", "good": "0:1"})
+    assert (wait.app_id, "bank" in str(wait.error)) == ("mistaken", False)
+    assert "holds the graph of another app" in str(wait.error)

@@ -168,7 +168,7 @@ class _RebuildWork:
         with replay_progress(app) as (tell, expect):
             async with running_graph(place, live=self.settings) as graph:
                 from graphweft_workers.replay.app_log import AppLog
-                from graphweft_workers.replay.rebuild import Rebuild
+                from graphweft_workers.replay.rebuild import LogLost, Rebuild
                 from graphweft_workers.replay.second_queries import rule_sets
 
                 log = AppLog(bus=self.bus, app_id=app, live=self.live)
@@ -180,8 +180,12 @@ class _RebuildWork:
                     return begun
 
                 work = await begun(resume=options.resume)
-                if options.swap and not options.accept_losses and await work.refuse_losses():
-                    work = await begun(resume=False)
+                if options.swap and not options.accept_losses:
+                    try:
+                        if await work.refuse_losses():
+                            work = await begun(resume=False)
+                    except LogLost as error:
+                        raise InvalidSettings(f"{error}, or repeat the command with --accept-losses") from error
                 report.resumed, report.gaps = work.continued, work.gaps
                 if self.to is None and not options.resume:
                     expect(await log.entry_count())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import shlex
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 
@@ -21,7 +21,7 @@ from graphweft_workers.engine.log.log_time import ClocksDiffer, log_time
 from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.check import Check
 from graphweft_workers.ports.dead_letters import letter_count
-from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.graph_store import GraphStore, OtherGraph
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.retrieval.embedded_models import models_text, other_models
@@ -96,6 +96,7 @@ async def examine(settings: Settings, *, rights: str | None = None, app_id: str 
     if rules is not None and rules.workflows and all(check.state != "fail" for check in graph if check.name == "graph"):
         checks.append(await _queries(settings, rules))
     if all(check.state != "fail" for check in graph if check.name == "graph"):
+        checks += await _owners(settings)
         checks += await _embedded(settings)
         checks += await _terms(settings)
         checks += await _graph_names(settings)
@@ -263,6 +264,28 @@ async def _terms(settings: Settings) -> list[Check]:
     )
 
 
+async def _owners(settings: Settings) -> list[Check]:
+    """Say which graphs are not those of the apps whose names they have."""
+
+    async def other(graph: GraphStore, app_id: str) -> str:
+        try:
+            await graph.checkpoints(app_id, timeout_s=_GRAPH_S)
+        except OtherGraph as error:
+            return f"the graph of {error.owner}"
+        return ""
+
+    found = await _of_apps(
+        settings,
+        "owners of graphs",
+        other,
+        found="graphs of other apps are in the places of",
+        advice="somebody has restored, copied or renamed them: put back those of these apps, or remove what is in "
+        "their place; then the workers make them again from the log. The apps wait until then. An app gets another "
+        "name by `graphweft export` and `graphweft restore --as`",
+    )
+    return [replace(check, state="fail") for check in found]
+
+
 @runtime_checkable
 class _Named(Protocol):
     """A graph store whose graphs have names of a template."""
@@ -298,8 +321,9 @@ async def _of_apps(
     async with aclosing(make_graph(settings)) as graph:
         try:
             for app_id in (await apps_of_graphs(graph))[:_MOST_GRAPHS]:
-                if said := await look(graph, app_id):
-                    apps.append(f"{app_id}: {said}")
+                with suppress(OtherGraph):  # see ``_owners``
+                    if said := await look(graph, app_id):
+                        apps.append(f"{app_id}: {said}")
         except (GraphUnavailable, QueryFailed) as error:
             later = "check the graph server, then run this again"
             return [Check(name=name, state="warn", found=f"not known: {error}", advice=later)]
@@ -414,7 +438,8 @@ async def _memory(settings: Settings, checks: Sequence[Check]) -> list[Check]:
         else check
         for check in checks
     ]
-    of_jobs = [state for state in states if state.group != channels.ARCHIVE_GROUP]  # ``_archive`` tells of it
+    told = {channels.ARCHIVE_GROUP, channels.MUTATION_GROUP}  # by ``_archive`` and ``_services``
+    of_jobs = [state for state in states if state.group not in told]
     return [*found, *(check for state in of_jobs if (check := _job(state)) is not None)]
 
 
@@ -501,6 +526,7 @@ async def _services(settings: Settings) -> list[Check]:
             causes = count_causes(await bus.dead_letters.read(limit=_MOST_LETTERS, whole=False)) if letters else []
             activations = await bus.rules.activations()
             lost = await lost_rule_sets(bus.rules, activations)
+            waits = waits_of(settings, channels.MUTATION_GROUP, (await bus.usage.after(None)).found)
     except BusUnavailable as error:
         return [_not_known("workers", error)]
     used = {each.digest for each in {each.scope: each for each in activations}.values()}
@@ -517,6 +543,14 @@ async def _services(settings: Settings) -> list[Check]:
     faults = [
         Check(name="partition", state="fail", found=f"{each.id}: {each.fault}", advice=_MEND)
         for each in partitions if each.fault
+    ]  # fmt: skip
+    faults += [
+        Check(
+            name="partition", state="fail", advice=_MEND,
+            found=f"{counted(each.partitions, 'partition')} of worker {each.worker} failed again and again since "
+            f"{each.since}: {each.reason}",
+        )
+        for each in waits
     ]  # fmt: skip
     checks += await _older_graphs(settings, partitions)
     return [*checks, *faults, *_without_effect(letters, causes), *_parked(partitions), *_lost(lost.values(), used)]
@@ -595,7 +629,10 @@ async def _lost_graphs(store: GraphStore, partitions: Sequence[int]) -> list[str
                 reached.setdefault(app_id, {})[number] = offset
     found: list[str] = []
     for app_id, offsets in reached.items():
-        checkpoints = await store.checkpoints(app_id, timeout_s=_GRAPH_S)
+        try:
+            checkpoints = await store.checkpoints(app_id, timeout_s=_GRAPH_S)
+        except OtherGraph:  # see ``_owners``
+            continue
         if any(
             is_after(offset, checkpoints[number].offset if number in checkpoints else "")
             for number, offset in offsets.items()
@@ -611,7 +648,10 @@ async def _without_history(settings: Settings, store: GraphStore) -> list[str]:
     found: list[str] = []
     blobs = make_archive(settings)
     for app_id in (await restored_apps(blobs))[:_MOST_GRAPHS]:
-        marks = await store.checkpoints(app_id, timeout_s=_GRAPH_S)
+        try:
+            marks = await store.checkpoints(app_id, timeout_s=_GRAPH_S)
+        except OtherGraph:  # see ``_owners``
+            continue
         there = {prelude_of(number) for number in marks if is_of_prelude(number)}
         if any(prelude.number not in there for prelude in await preludes_in(blobs, app_id)):
             found.append(app_id)
@@ -637,6 +677,10 @@ def _parked(partitions: Iterable[PartitionStatus]) -> list[Check]:
     if older := sorted({app for app, each in parked if each.why == "needs_rebuild"}):
         found = f"graphs that do not fit the log, and cannot catch up: {', '.join(older[:_MOST_NAMES])}"
         advice = f"graphweft rebuild --app {older[0]} --swap; the workers' log says why"
+        return [Check(name="parked", state="fail", found=found, advice=advice)]
+    if other := sorted({app for app, each in parked if each.why == "other_graph"}):
+        found = f"the graphs under the names of these apps are those of other apps: {_listed(other)}"
+        advice = "put back their graphs, or remove what is in their place; the workers' log says whose these are"
         return [Check(name="parked", state="fail", found=found, advice=advice)]
     whys = {app: each.why for app, each in parked}
     names = _listed([f"{app} ({whys[app]})" for app in apps])

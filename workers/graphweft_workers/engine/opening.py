@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from graphweft_contracts import InvalidEvent, QueryFailed
+from graphweft_workers.engine.apply.log_misfit import lost_entries
 from graphweft_workers.engine.apply.older_graph import is_graph_behind
 from graphweft_workers.engine.failures.set_aside import counted_letter
 from graphweft_workers.engine.log.duplicates import REACH, RecentEvents
@@ -130,16 +131,15 @@ class PartitionOpening:
         return start, again, held
 
     async def _report_new_log(self, number: int, kept: CommittedPosition, committed: CommittedPosition) -> None:
-        """Write a dead letter if the log never had as many entries as the graph server holds the effects of.
+        """Write a dead letter if the log lacks entries that the graph server holds the effects of.
 
         With an archive, what the bus lost can be put back; ``continuation`` tells.
         """
         if self._bus.archive is not None or not is_after(kept.offset, committed.offset):
             return
-        written = next(each.written for each in await self._bus.partitions.status() if each.id == number)
-        missing = self._bus.offsets.entries_up_to(kept) - written
-        if missing > 0:
-            letter = letter_of_new_log(number, kept.offset, missing)
+        lost = await lost_entries(self._bus, self._graph, number, kept)
+        if (missing := lost.number) > 0:
+            letter = letter_of_new_log(number, kept.offset, missing, exact=lost.exact)
             await self._bus.dead_letters.put([letter])
             logger.error("log_recreated", partition=number, at=kept.offset, missing=missing, message=letter.message)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
-from graphweft_contracts import Transient
+from graphweft_contracts import BusUnavailable, Transient, channels
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import ALL_APPS
@@ -21,6 +21,7 @@ from graphweft_workers.engine.log.reading_window import WindowsTogether
 from graphweft_workers.engine.opening import PartitionOpening
 from graphweft_workers.engine.partition import Partition, PartitionParts
 from graphweft_workers.engine.usage.effects import EffectReporter
+from graphweft_workers.engine.usage.job_account import JobAccount, WaitKey
 from graphweft_workers.engine.usage.letter_quota import LetterQuota
 from graphweft_workers.engine.usage.memory_quota import MemoryQuota
 from graphweft_workers.engine.usage.name_quota import NameQuota
@@ -64,7 +65,13 @@ class MutationWorker:
         self._graph = graph
         self._rules = FixedRules(rules) if isinstance(rules, RuleSet) else rules
         self._timing = timing
-        self._leases = LeaseHolder(bus, name=name, lease_s=lease_s, logger=logger, clock=clock, timing=timing.leases)
+        self._account = JobAccount(
+            bus.usage, channels.MUTATION_GROUP, name=name, logger=logger, clock=clock, timing=timing.jobs
+        )
+        self._leases = LeaseHolder(
+            bus, name=name, lease_s=lease_s, logger=logger, clock=clock, tell=self._tell_interrupted,
+            timing=timing.leases,
+        )  # fmt: skip
         self._open_partitions: dict[int, Partition] = {}
         measured = graph if isinstance(graph, MeasuredGraphs) else None
         self._usage = UsageReporter(bus, measured, clock=clock, every_s=timing.usage_s)
@@ -140,6 +147,15 @@ class MutationWorker:
             await asyncio.gather(*beside, return_exceptions=True)
         if ended:
             logger.info("worker_stopped", worker=self._leases.name, events=self.applied_events)
+
+    async def _tell_interrupted(self, number: int, error: Transient | None, wait_s: float) -> None:
+        """Let ``status`` and ``doctor`` say that a partition does not go on; a bus that is away needs no words."""
+        key: WaitKey = (number, "events")
+        if error is None:
+            await self._account.leaves(key)
+        elif not isinstance(error, BusUnavailable):
+            await self._account.begin()
+            await self._account.keep(key, error, wait_s)
 
     async def _own(self, lease: Lease) -> None:
         run = await self._graph.check()

@@ -22,6 +22,7 @@ from graphweft_workers.injection.countdown import Countdown
 from graphweft_workers.injection.query_runner import QueryRunner
 from graphweft_workers.injection.rows import QueryFailure, QueryResult, RequestRows
 from graphweft_workers.injection.versions import GraphVersions, Version
+from graphweft_workers.ports.graph_store import OtherGraph
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.telemetry import tracing_spans
 
@@ -199,6 +200,8 @@ class RowFetcher:
             self.breaker.succeeded(app_id)
             return QueryFailure(reason="invalid_request", detail=f"{bound.query.place}: {error}")
         except QueryFailed as error:
+            if isinstance(error, OtherGraph):  # what was read a moment ago may be of the other app, too
+                self.cache.purge_app(app_id)
             if error.code == "timeout":
                 return QueryFailure(reason="timeout", detail=f"{bound.query.place}: {error}")
             self.breaker.succeeded(app_id)

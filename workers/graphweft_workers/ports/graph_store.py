@@ -28,6 +28,25 @@ class PlaceTaken(QueryFailed):
     """The place where the app's graph would be holds that of another app: this app has none, and cannot get one."""
 
 
+class OtherGraph(PlaceTaken):
+    """The place is the app's own, and somebody has put a graph of another app there. Nothing is read or written."""
+
+    owner: str = ""
+    """The other app: for operators only, since texts for an app never name another one."""
+
+    @classmethod
+    def at(cls, place: str, app_id: str, owner: str) -> OtherGraph:
+        """Return the error for a place, in words."""
+        error = cls(
+            f"{place} holds the graph of another app, under the name of app {app_id!r}: somebody has restored, copied "
+            f"or renamed it. Put the graph of {app_id!r} back, or remove this one from the graph server: then the "
+            f"workers make that of {app_id!r} again from the log (the operator finds which app it is in the log and "
+            "with `graphweft doctor`)"
+        )
+        error.owner = owner
+        return error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """How far one partition's events have taken effect in one graph.
@@ -329,14 +348,14 @@ class PartitionGraph(GraphWrites, Protocol):
         """Create the missing indexes: one for every (label, property) of ``keys``, and the search indexes.
 
         Safe to repeat; an existing search index is not changed. Raises ``QueryFailed`` if the name of the app's graph
-        is taken by something that is not a graph.
+        is taken by something that is not a graph, and ``OtherGraph`` if the graph says that it is another app's.
         """
         ...
 
     async def progress(self, app_id: str, partition: int) -> Progress:
         """Return the progress of ``partition`` in the app's graph; create the graph if needed.
 
-        Raises like ``prepare``.
+        From then on the graph says that it is the app's, wherever it goes. Raises like ``prepare``.
         """
         ...
 
@@ -345,7 +364,7 @@ class PartitionGraph(GraphWrites, Protocol):
 
         Equal checkpoints mean an equal graph if only ``apply`` writes to it. Without a graph the result is empty.
         Raises ``GraphUnavailable`` also after ``timeout_s`` and for an overwritten checkpoint; ``QueryFailed`` like
-        ``progress``.
+        ``progress``, and ``OtherGraph`` if the graph says that it is another app's.
         """
         ...
 
@@ -425,7 +444,8 @@ class GraphStore(PartitionGraph, Protocol):
         path one of nodes and relationships. Ids are the server's.
 
         Raises ``QueryFailed`` with the code ``timeout`` after ``timeout_s``, and for more than 10,000 rows or 200,000
-        values, counting those in lists and maps. With ``enough`` it returns the first ``enough`` rows instead, if these
+        values, counting those in lists and maps; and ``OtherGraph`` at the latest a second after another app's graph
+        has come to this place. With ``enough`` it returns the first ``enough`` rows instead, if these
         are within the limits. Cancelling does not stop the query on the server. The store limits concurrent queries of
         one app.
 

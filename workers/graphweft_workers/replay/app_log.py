@@ -14,6 +14,7 @@ from graphweft_workers.archive.erasures import Erasures, erasures_in
 from graphweft_workers.archive.log_gaps import LogGap, check_accepted, log_gaps, missing_entries
 from graphweft_workers.archive.preludes import Prelude, folder_of, is_of_prelude, prelude_of, preludes_in
 from graphweft_workers.archive.reader import ArchiveReader
+from graphweft_workers.engine.apply.app_queue import State
 from graphweft_workers.engine.apply.log_misfit import misfit_of
 from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
@@ -85,6 +86,12 @@ class AppLog:
             for each in await self.bus.partitions.status()
             if each.id in wanted
         }
+
+    async def waits_for_rebuild(self) -> bool:
+        """Tell whether workers apply no event of the app until its graph was rebuilt."""
+        notes = [PositionNote.decode(each.note) for each in await self.bus.partitions.status()]
+        parked = [note.parked[self.app_id] for note in notes if self.app_id in note.parked]
+        return any(each.why == State.NEEDS_REBUILD.value for each in parked)
 
     async def until_applied(
         self, ends: Mapping[int, str], *, limit_s: float, step_s: float, clock: Clock = SYSTEM_CLOCK

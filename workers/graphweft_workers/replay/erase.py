@@ -35,7 +35,7 @@ from graphweft_workers.ports.purges import Purge, put_purge
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.graph_losses import find_losses, labels_of
 from graphweft_workers.replay.matched_log import RulesReader
-from graphweft_workers.replay.rebuild import Rebuild
+from graphweft_workers.replay.rebuild import LogLost, Rebuild
 from graphweft_workers.replay.remains import (
     JOB_SKIPS,
     PlaceOfRemains,
@@ -171,7 +171,27 @@ class Erasure:
             await log.preludes()
             graph = f"the graph of {self._subject.app_id!r} cannot be made again without the user; nothing was erased"
             check_accepted(gaps, graph, archived=True)
+            await self._refuse_losses(log)
         return gaps
+
+    async def _refuse_losses(self, log: AppLog) -> None:
+        """Raise ``InvalidSettings`` if the new graph would lack more than the user, before anything is erased.
+
+        Where an erasure was cut off, entries of the user are gone already: it goes on.
+        """
+        app_id = self._subject.app_id
+        if not await log.lost_by() or (await log.erasures()).open:
+            return
+        await self._beside.whole.drop(app_id)
+        work = Rebuild(log, self._beside, self._rules, clock=self._clock, timing=self._timing)
+        await work.begin(resume=False)
+        try:
+            await work.refuse_losses()
+        except LogLost as error:
+            raise InvalidSettings(
+                f"{error}, or accept the loss by `graphweft rebuild --app {app_id} --swap --accept-losses`, and give "
+                "this command again. Nothing was erased"
+            ) from error
 
     async def _check_rules(self, partitions: Sequence[int]) -> None:
         """Raise ``BusUnavailable`` if events that stay need a lost rule set, before anything is erased."""

@@ -32,7 +32,9 @@ class GraphLosses:
 
     def __str__(self) -> str:
         """Return the list in words, without its end if it is long."""
-        items = [*self.schema, *(f"{count:,} with the label {label}" for label, count in self.nodes.items())]
+        items = [*self.schema]
+        for label, count in self.nodes.items():
+            items.append(f"{count:,} with the label {label}" if label else f"{count:,} without a label")
         return "; ".join(items[:_NAMED]) + ("; …" if len(items) > _NAMED else "")
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
-from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Node, PlaceTaken
+from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Node, OtherGraph, PlaceTaken
 from graphweft_workers.support.timing import TIMING
 
 
 async def store_to_erase(graph: GraphStore, app_id: str) -> GraphStore:
     """Return the store for an erasure: without a graph if the app cannot have one there. Raises ``GraphUnavailable``.
 
-    The app's events may be on the log, in the archive and in dead letters all the same.
+    The app's events may be on the log, in the archive and in dead letters all the same. Raises ``OtherGraph`` where
+    somebody has put another graph in the place of the app's, which may be anywhere.
     """
     try:
         await graph.checkpoints(app_id, timeout_s=TIMING.replay.query_s)
+    except OtherGraph:
+        raise
     except PlaceTaken:
         return cast("GraphStore", _NoGraph(graph))
     return graph

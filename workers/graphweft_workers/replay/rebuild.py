@@ -27,8 +27,9 @@ from graphweft_workers.ports.graph_store import START, GraphStore
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
-from graphweft_workers.replay.graph_losses import find_losses
+from graphweft_workers.replay.graph_losses import GraphLosses
 from graphweft_workers.replay.histories import replay_preludes
+from graphweft_workers.replay.missing_nodes import missing_nodes, node_keys
 from graphweft_workers.replay.replay import Replay, ReplayStep, failed_letters
 from graphweft_workers.replay.restatement import LetterCounts, Restatement
 from graphweft_workers.replay.restoring import SnapshotSource
@@ -59,6 +60,10 @@ class RestatementResult:
 
     activation: Activation
     letters: LetterCounts
+
+
+class LogLost(InvalidSettings):
+    """A graph that is made of the log would lack nodes of the live one. Say how to accept that."""
 
 
 class Rebuild:
@@ -127,6 +132,12 @@ class Rebuild:
             )
         if swap and self._run_id != await self._live.check():
             raise InvalidSettings("--swap: both graphs must be on one server: leave out --into")
+        if swap and self._given is not None and await self._log.waits_for_rebuild():
+            raise InvalidSettings(
+                f"--rules: workers must have applied the events of {app_id!r} before its past is restated, and they "
+                f"wait until its graph is rebuilt: run `graphweft rebuild --app {app_id} --swap`, then "
+                f"`graphweft rebuild --app {app_id} --drop`, then this command again"
+            )
         self.gaps = await self._log.check_complete()
         if self._graph.whole.rewrites:
             given = [self._given] if self._given is not None else await rule_sets(self._log, self._rules)
@@ -365,16 +376,27 @@ class Rebuild:
         """
         if not (lost := await self._log.lost_by()):
             return False
-        await self.run()
-        sets = await rule_sets(self._log, self._rules)
-        found = await find_losses(self._live, self._graph, self._app_id, sets, fewer=True)
+        missing = await self._missing_nodes()
         await self._graph.whole.drop(self._app_id)
-        if found.nodes:
-            raise InvalidSettings(
+        if missing:
+            raise LogLost(
                 f"the log has lost what the live graph of {self._app_id!r} was made from: {lost}. A new graph would "
-                f"lack {replace(found, schema=())}. Restore the log, or repeat the command with --accept-losses"
+                f"lack {GraphLosses(nodes=missing)}. Restore the log"
             )
         return True
+
+    async def _missing_nodes(self) -> Mapping[str, int]:
+        """Return, by label, how many nodes of the live graph the log does not make."""
+        keys = node_keys(await rule_sets(self._log, self._rules))
+        missing: Mapping[str, int] = {}
+        for _ in range(_ROUNDS):  # workers may go on, and make nodes that the new graph has not yet
+            place = await self._log.marks()
+            await self.run()
+            await self._clock.sleep(max(self._live.settle_s, self._graph.settle_s))
+            missing = await missing_nodes(self._live, self._graph, self._app_id, keys)
+            if not missing or place == await self._log.marks():
+                break
+        return missing
 
     async def swap(self) -> None:
         """Put the new graph in the place of the live one, which gets the place of the new one.

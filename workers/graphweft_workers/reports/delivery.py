@@ -34,6 +34,7 @@ _STUCK: Final = {
     "rules_lost": "a rule set that the bus has lost",
     "unavailable": "its graph, which does not answer",
     "slow_writes": "the end of its rest after slow writes",
+    "other_graph": "its graph: the one under its name is another app's",
     "needs_rebuild": "a rebuild of its graph, which does not fit the log",
 }
 """For what an app waits, by the reason for which it is parked."""

@@ -34,7 +34,7 @@ _ONE_ROW: Final = "UNWIND [0] AS __gw_one "
 _MADE: Final = (
     "OPTIONAL MATCH (q:__Progress) WHERE q.partition + 0 = $__gw_partition WITH count(q) AS there "
     "FOREACH (one IN CASE there WHEN 0 THEN [0] ELSE [] END | "
-    "CREATE (:__Progress {partition: $__gw_partition, pos: '', plan: '', done: 0, note: ''})) "
+    "CREATE (:__Progress {partition: $__gw_partition, pos: '', plan: '', done: 0, note: '', app: $__gw_app})) "
     "WITH there MATCH (p:__Progress) WHERE p.partition + 0 = $__gw_partition "
 )
 RESTORE_CHECKPOINT: Final = (
@@ -61,8 +61,12 @@ LIST_PROPERTY_NAMES: Final = "CALL db.propertyKeys() YIELD propertyKey RETURN pr
 READ_CHECKPOINT: Final = (
     "MATCH (p:__Progress) WHERE p.partition + 0 = $__gw_partition RETURN p.pos, p.plan, p.done ORDER BY p.pos DESC"
 )
-READ_CHECKPOINTS: Final = "MATCH (p:__Progress) RETURN p.partition, p.pos, p.plan, p.done"
-MAKE_CHECKPOINT: Final = f"{_MADE}RETURN p.pos, p.plan, p.done, p.note ORDER BY p.pos DESC"
+READ_CHECKPOINTS: Final = "MATCH (p:__Progress) RETURN p.partition, p.pos, p.plan, p.done, p.app"
+"""With the app whose graph it is; checkpoints of earlier versions say none."""
+MAKE_CHECKPOINT: Final = (
+    f"{_MADE}FOREACH (one IN CASE WHEN p.app IS NULL THEN [0] ELSE [] END | SET p.app = $__gw_app) "
+    "RETURN p.pos, p.plan, p.done, p.note ORDER BY p.pos DESC"
+)
 DROP_COPIES: Final = (
     "MATCH (p:__Progress) WHERE p.partition + 0 = $__gw_partition WITH p ORDER BY p.pos DESC "
     "WITH collect(p) AS copies UNWIND copies[1..] AS copy DELETE copy"

@@ -70,10 +70,12 @@ from graphweft_workers.drivers.falkordb.statements import (
 from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBTiming
 from graphweft_workers.drivers.falkordb.whole_graphs import FalkorDBGraphs
 from graphweft_workers.drivers.falkordb.write_times import WriteTimes
+from graphweft_workers.drivers.graph_owners import GraphOwners
 from graphweft_workers.ports.dialect import GraphDialect, of_another_length
 from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.graph_store import (
     Checkpoint,
+    OtherGraph,
     PositionMove,
     Progress,
     Refusal,
@@ -153,6 +155,7 @@ class FalkorDBStore:
         self._turns = ReadTurns(self._redis, clock=clock, timing=timing)
         self.without_turn = Counter[str]()  # see ``GraphStore``
         self._lookers = asyncio.Semaphore(_LOOKERS)
+        self._owners = GraphOwners(self._ask_owner, clock=clock, fresh_s=timing.owner_s)
         self._positions = FalkorDBPositions(self._redis, graph_template)
         self.whole: WholeGraphs = FalkorDBGraphs(
             self._redis, self._name, rows=self._rows, list_rows=self._list, named=self._named, notes=self._notes,
@@ -217,6 +220,7 @@ class FalkorDBStore:
             await self._prepare(app_id, keys, indexes)
 
     async def _prepare(self, app_id: str, keys: Iterable[tuple[str, str]], indexes: Iterable[SearchIndex]) -> None:
+        await self._owners.check(app_id)
         wanted = {(label, name, "RANGE") for label, name in keys}
         search = {(index.label, name, index.kind.upper()): index for index in indexes for name in index.properties}
         try:
@@ -284,9 +288,10 @@ class FalkorDBStore:
 
     async def _progress(self, app_id: str, partition: int) -> Progress:
         graph = self._graph(app_id)
+        await self._ask_owner(app_id)
         try:
             await index_repair.make_anew(self._redis, graph, await self._current_run(), self._clock, self._timing)
-            result = await graph.query(MAKE_CHECKPOINT, {"__gw_partition": partition})
+            result = await graph.query(MAKE_CHECKPOINT, {"__gw_partition": partition, "__gw_app": app_id})
             if len(result.result_set) > 1:
                 await graph.query(DROP_COPIES, {"__gw_partition": partition})
         except (RedisError, OSError) as error:
@@ -366,32 +371,52 @@ class FalkorDBStore:
         to_end: bool = False,
     ) -> Table:
         """See ``GraphStore.read``."""
-        return await self._read(
+        until = self._clock.monotonic() + timeout_s
+        table = await self._read(
             app_id, statement, params, timeout_s=timeout_s, enough=enough, elements=elements, to_end=to_end
         )
+        if not self._owners.is_fresh(app_id):  # afterwards: a responder asks for the checkpoints meanwhile
+            try:
+                async with asyncio.timeout(max(0.1, until - self._clock.monotonic())):
+                    await self._owners.check(app_id)
+            except TimeoutError as error:
+                raise QueryFailed(f"no answer within {timeout_s:.3f} s", code="timeout") from error
+        return table
 
     async def checkpoints(self, app_id: str, *, timeout_s: float) -> Mapping[int, Checkpoint]:
         """See ``GraphStore.checkpoints``."""
-        try:
-            async with asyncio.timeout(timeout_s), self._lookers:
-                limit_ms = await self._allowed_ms(max(1, int(timeout_s * 1000)))
-                # Not in the compact format: numbers and text need no decoding.
-                reply = await self._lines.execute(
-                    "GRAPH.RO_QUERY", self._name(app_id), READ_CHECKPOINTS, "TIMEOUT", limit_ms
-                )
-        except TimeoutError as error:
-            raise GraphUnavailable(f"no checkpoints of the graph of {app_id!r} within {timeout_s:.3f} s") from error
-        except (RedisError, OSError) as error:
-            if isinstance(error, ResponseError) and str(error).startswith(NO_GRAPH):
-                return {}
-            raise of_graph(error) from error
+        rows = await self._checkpoint_rows(app_id, timeout_s)
         checkpoints: dict[int, Checkpoint] = {}
-        for partition, *row in reply[1]:
+        for partition, *row in rows:
             checkpoint = checkpoint_of([row])
             if checkpoint is None or not isinstance(partition, int):
                 raise overwritten(app_id, partition)
             checkpoints[partition] = checkpoint
         return checkpoints
+
+    async def _checkpoint_rows(self, app_id: str, timeout_s: float) -> Sequence[Sequence[Any]]:
+        with self._owners.asking(app_id):
+            try:
+                async with asyncio.timeout(timeout_s), self._lookers:
+                    limit_ms = await self._allowed_ms(max(1, int(timeout_s * 1000)))
+                    # Not in the compact format: numbers and text need no decoding.
+                    reply = await self._lines.execute(
+                        "GRAPH.RO_QUERY", self._name(app_id), READ_CHECKPOINTS, "TIMEOUT", limit_ms
+                    )
+                rows: Sequence[Sequence[Any]] = reply[1]
+            except TimeoutError as error:
+                raise GraphUnavailable(f"no checkpoints of the graph of {app_id!r} within {timeout_s:.3f} s") from error
+            except (RedisError, OSError) as error:
+                if not (isinstance(error, ResponseError) and str(error).startswith(NO_GRAPH)):
+                    raise of_graph(error) from error
+                rows = ()
+            place = f"the graph {self._name(app_id)!r}"
+            if other := self._owners.saw(app_id, [row[-1] for row in rows], place):
+                raise OtherGraph.at(place, app_id, other)
+        return rows
+
+    async def _ask_owner(self, app_id: str) -> None:
+        await self._checkpoint_rows(app_id, self._write_timeout_ms / 1000)
 
     async def aclose(self) -> None:
         """See ``GraphStore.aclose``."""
@@ -476,6 +501,7 @@ class FalkorDBStore:
 
     async def _rows(self, app_id: str, command: str, text: str) -> list[Any]:
         """Run a query without limits of its result; return the rows of its compact reply."""
+        await self._owners.check(app_id)
         timeout_ms = await self._allowed_ms(self._timing.listing_ms)
         try:
             reply = await self._redis.execute_command(
@@ -623,6 +649,7 @@ class FalkorDBStore:
             note = self._notes.get((app_id, partition), "")
         values = {
             "__gw_partition": partition,
+            "__gw_app": app_id,
             "__gw_next_pos": checkpoint.offset,
             "__gw_next_plan": checkpoint.plan,
             "__gw_next_done": checkpoint.done,
@@ -655,6 +682,7 @@ class FalkorDBStore:
             raise translate(error) from error
 
     async def _list(self, app_id: str, statement: str, params: Mapping[str, Any]) -> Sequence[tuple[Any, ...]]:
+        await self._owners.check(app_id)
         return (await self._read(app_id, statement, params, timeout_s=60.0, limited=False)).rows
 
     def _name(self, app_id: str) -> str:

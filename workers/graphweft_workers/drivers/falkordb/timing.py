@@ -54,6 +54,8 @@ class FalkorDBTiming:
     """The same for one row that ran into the short limit."""
     round_s: float = 1.0
     """How long the writes of an app that are sent together may take."""
+    owner_s: float = 1.0
+    """How long readers rely on what a graph said of its app; a responder reads that ten times a second."""
     end_ms: int = 500
     """Extra time of a read for the server to end it."""
 

@@ -12,6 +12,8 @@ import neo4j
 from neo4j import AsyncDriver, AsyncGraphDatabase, AsyncSession, NotificationMinimumSeverity
 
 from graphweft_contracts import GraphUnavailable, channels
+from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.drivers.graph_owners import GraphOwners
 from graphweft_workers.drivers.neo4j import errors
 from graphweft_workers.drivers.neo4j.calls import failing, run, run_admin
 from graphweft_workers.drivers.neo4j.dialect import quoted
@@ -27,10 +29,7 @@ from graphweft_workers.drivers.neo4j.statements import (
 )
 from graphweft_workers.drivers.neo4j.timing import NEO4J_TIMING, Neo4jTiming
 from graphweft_workers.drivers.neo4j.url import APP, split_neo4j_url, tls_options
-from graphweft_workers.ports.graph_store import PlaceTaken
-from graphweft_workers.support.lazy_logger import get_logger
-
-logger = get_logger("graphweft.graph")
+from graphweft_workers.ports.graph_store import OtherGraph, PlaceTaken
 
 _OLDEST: Final = (5, 23)
 """The first version with ``CALL (n) { … }``."""
@@ -46,6 +45,8 @@ class Database:
     """None: the server's only database."""
     made: bool
     """Whether graphweft creates the database."""
+    own: bool = False
+    """Whether the place is the app's alone, by its name."""
 
 
 class Databases:
@@ -58,6 +59,7 @@ class Databases:
         graph_template: str,
         beside: str | None = None,
         timeout_s: float,
+        clock: Clock = SYSTEM_CLOCK,
         timing: Neo4jTiming = NEO4J_TIMING,
     ) -> None:
         """``timeout_s`` is the limit of one query. ``beside`` is the template of second graphs: see ``space``."""
@@ -69,10 +71,7 @@ class Databases:
         self._drivers: dict[str, AsyncDriver] = {}
         self._multiple: dict[str, bool] = {}
         """For each server, whether it has a database per app."""
-        self._owned: set[str] = set()
-        """Apps whose ownership of their database was checked."""
-        self._told_refusals: set[str] = set()
-        """Apps for which the log says that their database belongs to another app."""
+        self.owners = GraphOwners(self._ask_owner, clock=clock, fresh_s=timing.owner_s)
 
     @property
     def one_server(self) -> bool:
@@ -107,7 +106,7 @@ class Databases:
 
     def forget(self, app_id: str) -> None:
         """Check the next time whether the database is the app's."""
-        self._owned.discard(app_id)
+        self.owners.forget(app_id)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -135,11 +134,13 @@ class Databases:
         """Return the app's database; it may not exist."""
         uri = self._url.uri.replace(APP, app_id)
         driver = self._driver(uri)
+        own = not self._url.one_server
         if self._url.database:
-            return Database(driver, uri, self._url.database.replace(APP, app_id), made=False)
-        if not self._url.one_server or not await self._has_databases(driver, uri):
-            return Database(driver, uri, None, made=False)
-        return Database(driver, uri, database_name(app_id, self._template), made=True)
+            name = self._url.database.replace(APP, app_id)
+            return Database(driver, uri, name, made=False, own=own or APP in self._url.database)
+        if own or not await self._has_databases(driver, uri):
+            return Database(driver, uri, None, made=False, own=own)
+        return Database(driver, uri, database_name(app_id, self._template), made=True, own=True)
 
     def space(self, app_id: str) -> Namespace:
         """Return the namespace of the app's graph in its database: that of its second graph, if ``beside`` is given."""
@@ -179,37 +180,47 @@ class Databases:
             found = await (await session.run(OWNER)).values() if space.name else []
         for other in (owner, *(live for [live] in found)):
             self._check_owner(other, app_id, graph)
-        self._owned.add(app_id)
         return graph
 
-    async def is_owned(self, graph: Database, app_id: str) -> bool:
+    async def is_owned(self, app_id: str) -> bool:
         """Return whether the app has a graph. Raises ``PlaceTaken`` if it belongs to another app."""
-        if app_id not in self._owned:
+        await self.owners.check(app_id)
+        return app_id in self.owners
+
+    async def _ask_owner(self, app_id: str) -> None:
+        await self.owned_rows(app_id, OWNER, self._timing.admin_s)
+
+    async def owned_rows(self, app_id: str, statement: str, limit_s: float) -> list[list[Any]]:
+        """Return the rows of a statement whose last column is the owner of the app's graph; none without a graph.
+
+        Raises ``PlaceTaken`` if it belongs to another app.
+        """
+        graph = await self.graph(app_id)
+        with self.owners.asking(app_id):
             try:
-                async with self.session(graph, self._timing.admin_s, access=neo4j.READ_ACCESS) as session:
-                    query = timed(self.space(app_id).statement(OWNER), self._timing.admin_s)
+                async with self.session(graph, limit_s, access=neo4j.READ_ACCESS) as session:
+                    query = timed(self.space(app_id).statement(statement), limit_s)
                     rows = await (await session.run(query)).values()
             except GraphUnavailable as error:
-                if graph.made and code_of(error.__cause__) == errors.NO_DATABASE:
-                    return False
-                raise
-            if not rows:
-                return False
-            self._check_owner(rows[0][0], app_id, graph)
-            self._owned.add(app_id)
-        return True
+                if not (graph.made and code_of(error.__cause__) == errors.NO_DATABASE):
+                    raise
+                rows = []
+            if rows:
+                self._check_owner(rows[0][-1], app_id, graph)
+            else:
+                self.owners.forget(app_id)
+        return rows
 
     def _check_owner(self, owner: Any, app_id: str, graph: Database) -> None:
         """Raise ``PlaceTaken`` if the database belongs to another app; only the log names that app.
 
         The error appears in replies and dead letters of ``app_id``, which is another tenant.
         """
-        if owner == app_id:
-            return
         place = f"the database {graph.database!r}" if graph.database else "the only database of this Neo4j server"
-        if app_id not in self._told_refusals:
-            self._told_refusals.add(app_id)
-            logger.warning("graph_of_another_app", app_id=app_id, owner=owner, place=place)
+        if not (other := self.owners.saw(app_id, [owner], place)):
+            return
+        if graph.own:
+            raise OtherGraph.at(place, app_id, other)
         raise PlaceTaken(
             f"{place} holds the graph of another app, so app {app_id!r} cannot have it (the operator finds which one "
             "in the log and with `graphweft doctor`): give each app a server of its own "

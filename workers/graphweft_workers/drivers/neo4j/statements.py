@@ -37,6 +37,10 @@ MAKE_CHECKPOINT: Final = (
     "RETURN p.pos, p.plan, p.done, p.note"
 )
 READ_CHECKPOINTS: Final = "MATCH (p:__Progress) RETURN p.partition, p.pos, p.plan, p.done"
+READ_OWNED_CHECKPOINTS: Final = (
+    "MATCH (a:__App) OPTIONAL MATCH (p:__Progress) RETURN p.partition, p.pos, p.plan, p.done, a.app_id"
+)
+"""With the app whose graph it is; one row without a partition if there is no checkpoint."""
 OWNER: Final = "MATCH (a:__App) RETURN a.app_id"
 VALUES: Final = "__gw_in"
 """The only parameter of statements that run often. The server plans a statement anew, for up to half a second, when a

@@ -49,7 +49,7 @@ from graphweft_workers.drivers.neo4j.statements import (
     MAKE_CHECKPOINT,
     MOVE,
     READ_CHECKPOINT,
-    READ_CHECKPOINTS,
+    READ_OWNED_CHECKPOINTS,
     VALUES,
     Part,
     Work,
@@ -127,8 +127,9 @@ class Neo4jStore:
         self._timing = timing
         self.without_turn = Counter[str]()
         self._databases = Databases(
-            url, graph_template=graph_template, beside=beside, timeout_s=write_timeout_ms / 1000, timing=timing
-        )
+            url, graph_template=graph_template, beside=beside, timeout_s=write_timeout_ms / 1000,
+            clock=clock, timing=timing,
+        )  # fmt: skip
         self._write_timeout_s = write_timeout_ms / 1000
         self._compiles: dict[str, bool] = {}
         """By batch query: whether the server accepts it, once asked."""
@@ -276,7 +277,8 @@ class Neo4jStore:
         try:
             async with asyncio.timeout(timeout_s + 0.1), self._readers:
                 graph = await self._databases.graph(app_id)
-                if not await self._databases.is_owned(graph, app_id):
+                owners = self._databases.owners
+                if app_id not in owners and not await self._databases.is_owned(app_id):
                     return Table(columns=(), rows=())
                 # The server enforces the access mode. It checks its time limit every two seconds; this one is exact.
                 left_s = max(0.001, until - self._clock.monotonic())
@@ -284,6 +286,7 @@ class Neo4jStore:
                 async with self._databases.session(graph, timeout_s, access=neo4j.READ_ACCESS, ours=False) as session:
                     result = await send(session, timed(statement, left_s), params)
                     columns, rows = result.keys(), await fetched(result, enough)
+                await owners.check(app_id)  # afterwards: a responder asks for the checkpoints meanwhile
         except TimeoutError as error:
             raise QueryFailed(f"no answer within {timeout_s:.3f} s", code="timeout") from error
         return Table(columns=tuple(columns), rows=tuple(tuple(map(whole if elements else plain, row)) for row in rows))
@@ -292,18 +295,15 @@ class Neo4jStore:
         """See ``GraphStore.checkpoints``. Raises ``QueryFailed`` when the database belongs to another app."""
         try:
             async with asyncio.timeout(timeout_s), self._lookers:
-                graph = await self._databases.graph(app_id)
-                if not await self._databases.is_owned(graph, app_id):
-                    return {}
-                query = timed(self._databases.space(app_id).statement(READ_CHECKPOINTS), timeout_s)
-                async with self._databases.session(graph, timeout_s, access=neo4j.READ_ACCESS) as session:
-                    rows = await (await session.run(query)).values()
+                rows = await self._databases.owned_rows(app_id, READ_OWNED_CHECKPOINTS, timeout_s)
         except TimeoutError as error:
             raise GraphUnavailable(f"no checkpoints of the graph of {app_id!r} within {timeout_s:.3f} s") from error
         checkpoints: dict[int, Checkpoint] = {}
         for row in rows:
             match row:
-                case [int(partition), str(offset), str(plan), int(done)]:
+                case [None, None, None, None, _]:  # a graph without any
+                    pass
+                case [int(partition), str(offset), str(plan), int(done), _]:
                     checkpoints[partition] = Checkpoint(offset=offset, plan=plan, done=done)
                 case _:
                     raise overwritten(app_id, row[0])

@@ -16,6 +16,8 @@ class Neo4jTiming:
     """Limit of a query that reads or deletes a whole graph."""
     admin_s: float = 60.0
     """Limit of commands about databases and indexes."""
+    owner_s: float = 1.0
+    """How long readers rely on what a graph said of its app; a responder reads that ten times a second."""
 
 
 NEO4J_TIMING: Final = Neo4jTiming()

@@ -84,7 +84,7 @@ class Neo4jGraphs:
         graph, space = await self._databases.graph(app_id), self._databases.space(app_id)
         if graph.made and not space.name:
             await self._databases.remove(graph)
-        elif await self._databases.is_owned(graph, app_id):
+        elif await self._databases.is_owned(app_id):
             async with self._databases.session(graph, self._timing.listing_s) as session:
                 for statement in deletion(space):
                     await (await session.run(timed(statement, self._timing.listing_s))).consume()
@@ -177,7 +177,7 @@ class Neo4jGraphs:
 
     async def _listed(self, app_id: str, statement: str) -> AsyncIterator[list[Any]]:
         graph = await self._databases.graph(app_id)
-        if not await self._databases.is_owned(graph, app_id):
+        if not await self._databases.is_owned(app_id):
             return
         async with self._databases.session(graph, self._timing.listing_s, access=neo4j.READ_ACCESS) as session:
             async for row in rows_of(await session.run(timed(statement, self._timing.listing_s))):

@@ -11,7 +11,7 @@
          └──────────────────────┴──────────────────────────────────── SLOW
               done                                                     │ ▲
                                                              it fails  ▼ │ it tries again
-                                        UNAVAILABLE · NEEDS_REBUILD · RULES_LOST · RESTING
+                          UNAVAILABLE · NEEDS_REBUILD · OTHER_GRAPH · RULES_LOST · RESTING
 
 An app that had trouble is *set apart* for a while: it needs no slot, and the others do not wait for it. Beside its
 state, an app is *parked* or not. One that is parked reads its events from the log again, and takes none meanwhile: it
@@ -55,14 +55,18 @@ class State(Enum):
     """Its graph did not answer or refused work: it waits before it tries again."""
     NEEDS_REBUILD = "needs_rebuild"
     """It looks from time to time whether its graph was rebuilt."""
+    OTHER_GRAPH = "other_graph"
+    """It looks from time to time whether the graph under its name is its own again."""
     RULES_LOST = "rules_lost"
     """It looks from time to time for a lost rule set."""
     RESTING = "slow_writes"
     """Its writes kept the graph server from others: it waits until it may go on."""
 
 
-_SLOW: Final = frozenset({State.SLOW, State.UNAVAILABLE, State.NEEDS_REBUILD, State.RULES_LOST, State.RESTING})
-_BEHIND_AT_ONCE: Final = frozenset(state.value for state in (State.UNAVAILABLE, State.NEEDS_REBUILD, State.RESTING))
+_SLOW: Final = frozenset(State) - {State.IDLE, State.WAITING, State.APPLYING}
+_BEHIND_AT_ONCE: Final = frozenset(
+    state.value for state in (State.UNAVAILABLE, State.NEEDS_REBUILD, State.OTHER_GRAPH, State.RESTING)
+)
 """Troubles for which an app counts as behind before it has been for long."""
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from graphweft_contracts import GraphUnavailable
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import Clock
 from graphweft_workers.engine.apply.app_queue import AppQueue, State
-from graphweft_workers.engine.apply.older_graph import NeedsRebuild, OlderGraph, OlderGraphs
+from graphweft_workers.engine.apply.older_graph import NeedsRebuild, NotItsGraph, OlderGraph, OlderGraphs
 from graphweft_workers.engine.apply.parked_apps import ParkedApps
 from graphweft_workers.engine.apply.worker_state import WorkerState
 from graphweft_workers.engine.apply.write_budget import SlowWrites
@@ -28,6 +28,8 @@ logger = get_logger("graphweft.mutation")
 
 TROUBLES: Final = (RulesLost, OlderGraph, GraphUnavailable)
 """The errors that concern one app; all others end the partition."""
+_STATES: Final[Mapping[type[Exception], State]] = {NeedsRebuild: State.NEEDS_REBUILD, NotItsGraph: State.OTHER_GRAPH}
+"""Of an app whose graph gives an error; by default the graph is unavailable."""
 
 
 class QueueWriter(Protocol):
@@ -137,7 +139,7 @@ class AppTroubles:
         self._writer.state.strikes.note(number, app_id, error)
         if await self._check() != self._run:
             raise GraphUnavailable("the graph server restarted: the partition is opened again") from error
-        self._halt(queue, State.NEEDS_REBUILD if isinstance(error, NeedsRebuild) else State.UNAVAILABLE)
+        self._halt(queue, _STATES.get(type(error), State.UNAVAILABLE))
         queue.failures += 1
         wait_s = backoff_s(error.retry_after_s, queue.failures)
         self._lines.warn(logger, "app_waits", error, partition=number, app_id=app_id, retry_after_s=round(wait_s, 2))

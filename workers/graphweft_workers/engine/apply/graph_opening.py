@@ -8,11 +8,11 @@ from typing import NamedTuple
 from graphweft_contracts import QueryFailed
 from graphweft_workers.engine.apply.half_done import HalfDonePlans
 from graphweft_workers.engine.apply.log_misfit import misfit_of
-from graphweft_workers.engine.apply.older_graph import NeedsRebuild, OlderGraphs
+from graphweft_workers.engine.apply.older_graph import NeedsRebuild, NotItsGraph, OlderGraphs
 from graphweft_workers.engine.apply.worker_state import WorkerState
 from graphweft_workers.engine.log.read import LoggedEvent, letter_of_gap
 from graphweft_workers.engine.plan.graph_marks import has_plan
-from graphweft_workers.ports.graph_store import Checkpoint, Progress
+from graphweft_workers.ports.graph_store import Checkpoint, OtherGraph, Progress
 from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.mutation")
@@ -45,7 +45,8 @@ class GraphOpening:
     ) -> OpenedGraph | None:
         """Return where the graph of an app stands, after the rest of a plan that it holds.
 
-        None if the app has no graph: then there are dead letters for the events. ``prepare`` is called before events
+        None if the app has no graph: then there are dead letters for the events. Raises ``NotItsGraph`` if the graph
+        under its name is another app's: then nothing was written to it. ``prepare`` is called before events
         of a plan are applied.
         """
         state, number, applier = self._state, self._number, self._state.applier
@@ -53,6 +54,8 @@ class GraphOpening:
             state.indexes.forget(app_id)
             await state.indexes.prepare(app_id, events)
             progress = await state.graph.progress(app_id, number)
+        except OtherGraph as error:
+            raise NotItsGraph(str(error), retry_after_s=5.0) from error
         except QueryFailed as failure:  # no graph, and so no checkpoint
             await applier.refuse(number, events, failure)
             return None

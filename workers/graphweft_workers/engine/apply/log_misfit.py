@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import contextlib
+from typing import Final, NamedTuple
 
+from graphweft_contracts import QueryFailed
 from graphweft_workers.engine.plan.entry_mark import EntryMark
 from graphweft_workers.engine.plan.plan import RestNote
-from graphweft_workers.ports.event_log import EntriesLost, EventLog
-from graphweft_workers.ports.graph_store import Progress
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import CommittedPosition, EntriesLost, EventLog
+from graphweft_workers.ports.graph_store import GraphStore, Progress
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.pages import pages
 from graphweft_workers.ports.partitions import Partitions, PartitionStatus
+
+_MOST_GRAPHS: Final = 50
+"""Limit of graphs that are asked about a log."""
 
 
 class Misfit(NamedTuple):
@@ -40,6 +47,45 @@ async def misfit_of(
     if "-" not in offset:
         return await _of_number(log, partitions, number, offset, RestNote.of(progress).entry)
     return None if await log.entries(number, [offset]) else await _of_pair(log, partitions, number, offset)
+
+
+class LostEntries(NamedTuple):
+    """How many entries up to a position a log lacks."""
+
+    number: int
+    exact: bool
+    """Otherwise at least so many: some of the entries that are there may be others."""
+
+
+async def lost_entries(bus: Bus, graph: GraphStore, number: int, position: CommittedPosition) -> LostEntries:
+    """Return how many of the entries up to a position, all of which had effects, a log without an archive lacks.
+
+    Raises ``BusUnavailable`` and ``GraphUnavailable``.
+    """
+    status, had = await _status(bus.partitions, number), bus.offsets.entries_up_to(position)
+    if not status.written:
+        return LostEntries(had, exact=True)
+    if "-" not in position.offset:
+        is_same = await _is_same_log(bus.log, graph, number)
+        return LostEntries(had if is_same is False else had - status.written, exact=is_same is not None)
+    # New entries are behind the position, unless the clock of the bus went back.
+    if not status.trimmed and not await bus.log.before(number, position.offset, limit=1):
+        return LostEntries(had, exact=True)
+    since = 0
+    with contextlib.suppress(EntriesLost):
+        async for page in pages(bus.log, number, position.offset):
+            since += len(page)
+    return LostEntries(had - (status.written - since), exact=False)
+
+
+async def _is_same_log(log: EventLog, graph: GraphStore, number: int) -> bool | None:
+    """Tell whether a log begins as the one before, by the marks of graphs; None if none of these says so."""
+    for app_id in list(await graph.reached(number))[:_MOST_GRAPHS]:
+        with contextlib.suppress(QueryFailed):
+            mark = RestNote.of(await graph.progress(app_id, number)).entry
+            if mark is not None and (found := await log.entries(number, [mark.offset])):
+                return EntryMark.of(found[0]) == mark
+    return None
 
 
 async def _of_pair(log: EventLog, partitions: Partitions, number: int, offset: str) -> Misfit | None:

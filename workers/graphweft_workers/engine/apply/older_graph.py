@@ -24,6 +24,10 @@ class NeedsRebuild(GraphUnavailable):
     """The log alone does not bring the graph of an app to where it was."""
 
 
+class NotItsGraph(GraphUnavailable):
+    """The graph under the name of an app is another app's."""
+
+
 async def no_obstacle(app_id: str, partition: int) -> str:
     """Say that the log is enough."""
     return ""

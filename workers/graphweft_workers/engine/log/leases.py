@@ -22,14 +22,22 @@ from graphweft_workers.telemetry.metrics import LEASE_CHANGES
 LEASE_S: Final = 10.0
 """Other workers take over the partitions of a dead worker after this time."""
 
+type TellInterrupted = Callable[[int, Transient | None, float], Awaitable[None]]
+"""Is given a partition, why its work fails again and again, and when it is tried again; or None when it goes on."""
+
+
+async def _tell_nobody(number: int, error: Transient | None, wait_s: float) -> None:
+    pass
+
 
 class LeaseHolder:
     """Holds as many partitions as no other worker holds, until ``stop``; the bus divides them between workers."""
 
     def __init__(
         self, bus: Bus, *, name: str, lease_s: float, logger: Any, clock: Clock = SYSTEM_CLOCK,
-        timing: LeaseTiming = TIMING.leases,
+        tell: TellInterrupted = _tell_nobody, timing: LeaseTiming = TIMING.leases,
     ) -> None:  # fmt: skip
+        """``tell`` raises nothing."""
         self.bus = bus
         self.name = name
         self.lease_s = lease_s
@@ -39,6 +47,7 @@ class LeaseHolder:
         self.stopping = asyncio.Event()
         self.interrupted: set[int] = set()
         """Held partitions whose work has failed twice in a row or more, and has read nothing since."""
+        self._tell = tell
         self._thread: LeaseThread | None = None
         self._lines = LogLimit(clock=clock)
 
@@ -135,6 +144,7 @@ class LeaseHolder:
                 attempt = 1 if lease is not None and lease.progressed else attempt + 1
                 if lease is not None and attempt > 1:
                     self.interrupted.add(number)
+                    await self._tell(number, error, backoff_s(error.retry_after_s, attempt))
                 await self._back_off("partition_interrupted", error, attempt, partition=number)
             except asyncio.CancelledError:
                 if is_being_cancelled():
@@ -147,8 +157,14 @@ class LeaseHolder:
                     await self._release(number)
         await self._release(number)
 
+    async def goes_on(self, number: int) -> None:
+        """Note that the work of a partition fails no more, or that another worker gets it."""
+        if number in self.interrupted:
+            self.interrupted.discard(number)
+            await self._tell(number, None, 0.0)
+
     async def _release(self, number: int) -> None:
-        self.interrupted.discard(number)
+        await self.goes_on(number)
         if self._thread is not None:
             self._thread.held.discard(number)
         try:
@@ -204,7 +220,7 @@ class Lease:
             if not reading.done():
                 return Batch(entries=[])
             batch = reading.result()
-            holder.interrupted.discard(self.number)
+            await holder.goes_on(self.number)
             return batch
 
     async def finish[T](self, work: Coroutine[Any, Any, T], *, grace_s: float = 0.0) -> asyncio.Task[T] | None:

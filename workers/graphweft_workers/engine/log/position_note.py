@@ -29,7 +29,7 @@ class ParkedApp:
     why: str = "slow"
     """``slow``: its graph takes its time; ``slow_writes``: it rests, see ``write_budget``; ``dear_events``: see
     ``app_costs``; ``unavailable``: its graph does not answer or refuses work; ``rules_lost``: see ``lost_rules``;
-    ``needs_rebuild``: see ``older_graph``; or ``waits``: a job's, see ``job_progress``."""
+    ``other_graph``, ``needs_rebuild``: see ``older_graph``; or ``waits``: a job's, see ``job_progress``."""
     since: int = 0
     """Unix time in seconds."""
 

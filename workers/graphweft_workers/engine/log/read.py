@@ -450,13 +450,19 @@ def letter_of_lost(
     )
 
 
-def letter_of_new_log(partition: int, after: str, missing: int, *, clock: Clock = SYSTEM_CLOCK) -> DeadLetter:
-    """Return the dead letter of a log that lacks at least ``missing`` entries up to ``after``, where graphs were."""
+def letter_of_new_log(
+    partition: int, after: str, missing: int, *, exact: bool, clock: Clock = SYSTEM_CLOCK
+) -> DeadLetter:
+    """Return the dead letter of a log that lacks ``missing`` entries up to ``after``, where graphs were.
+
+    If that is not ``exact``, it lacks at least so many: some that are there may be others.
+    """
     return DeadLetter(
         id=f"{partition}:{after}:recreated",
         reason="trimmed",
         message=f"the log of this partition was recreated or lost its end: graphs were at this position, and "
-        f"{counted(missing, 'entry')} up to it were never written to the log that is there. Events that waited for an "
+        f"{'' if exact else 'at least '}{counted(missing, 'entry')} up to it {'was' if missing == 1 else 'were'} never "
+        "written to the log that is there. Events that waited for an "
         "effect are lost, and a rebuild lacks all others. Restore the log, or emit the events again if you have them; "
         "drop this letter to accept the loss",
         position=f"{partition}:{after}",

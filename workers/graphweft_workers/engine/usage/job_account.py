@@ -110,6 +110,10 @@ class JobAccount:
         number of partitions it stops: that the graph is behind, which a moment mends, is another one than a wrong key.
         """
         self._warn(error)
+        await self.keep(key, error, wait_s)
+
+    async def keep(self, key: WaitKey, error: Transient, wait_s: float) -> None:
+        """Note a wait that somebody else logs."""
         now = self._clock.monotonic()
         wait = self._waits.setdefault(key, _Wait(now, ""))
         changed = wait.error != str(error)

@@ -8,7 +8,7 @@ from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.graph_store import GraphStore, OtherGraph
 from graphweft_workers.ports.job import AppWait
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.support.timing import TIMING, MemoryTiming
@@ -30,18 +30,20 @@ class GraphProgress:
         self._timing = timing
 
     async def behind(self, last: Mapping[str, str]) -> list[AppWait]:
-        """Return the apps whose graph does not hold all events up to a position yet; the other graphs may be read."""
-        found = [
-            AppWait(
-                app_id=app_id,
-                error=MutationsBehind(
-                    f"the mutation workers have not applied {position} of {app_id!r} yet",
-                    retry_after_s=self._timing.behind_s,
-                ),
-            )
-            for app_id, position in last.items()
-            if not await self._holds(app_id, position)
-        ]
+        """Return the apps whose graph must not be read yet; the other graphs may be read.
+
+        A graph must hold all events up to a position, and must be the app's own.
+        """
+        found: list[AppWait] = []
+        for app_id, position in last.items():
+            try:
+                if await self._holds(app_id, position):
+                    continue
+                behind = f"the mutation workers have not applied {position} of {app_id!r} yet"
+                error: GraphUnavailable = MutationsBehind(behind, retry_after_s=self._timing.behind_s)
+            except OtherGraph as other:
+                error = GraphUnavailable(str(other), retry_after_s=self._timing.behind_s)
+            found.append(AppWait(app_id=app_id, error=error))
         if len(found) < len(last):
             await self._clock.sleep(self._graph.settle_s)
         return found
@@ -50,6 +52,8 @@ class GraphProgress:
         number, _, offset = position.partition(":")
         try:
             marks = await self._graph.checkpoints(app_id, timeout_s=self._timing.query_s)
+        except OtherGraph:
+            raise
         except QueryFailed:
             return True  # the app has no graph, and its events are dead letters
         mark = marks.get(int(number))

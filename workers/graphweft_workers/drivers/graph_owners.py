@@ -1,0 +1,81 @@
+"""Whose the graphs of a server are, as they said not long ago.
+
+A graph says to which app it belongs beside its checkpoints, so whoever reads these learns it at no cost. Everybody else
+relies on that for a moment, and asks only then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Generator, Iterable
+
+from graphweft_contracts.bounded_dict import BoundedDict
+from graphweft_contracts.clock import Clock
+from graphweft_workers.support.lazy_logger import get_logger
+
+logger = get_logger("graphweft.graph")
+
+
+class GraphOwners:
+    """What the graphs of one store said last. Texts for an app never name another app; only the log does."""
+
+    def __init__(self, ask: Callable[[str], Awaitable[object]], *, clock: Clock, fresh_s: float) -> None:
+        """``ask`` reads whose the graph of an app is: within ``asking``, it calls ``saw``, and raises for another."""
+        self._ask = ask
+        self._clock = clock
+        self._fresh_s = fresh_s
+        self._seen: BoundedDict[str, float] = BoundedDict()
+        """By app: when its graph last said that it is the app's, or that there is none, on the monotonic clock."""
+        self._asked: dict[str, asyncio.Future[None]] = {}
+        """By app: somebody asks now."""
+        self._reported: BoundedDict[str, str] = BoundedDict()
+        """By app: the other app that the log has named."""
+
+    def __contains__(self, app_id: str) -> bool:
+        """Tell whether the graph has said that it is the app's, however long ago."""
+        return app_id in self._seen
+
+    def is_fresh(self, app_id: str) -> bool:
+        """Tell whether the graph said not long ago that it is the app's."""
+        return self._clock.monotonic() - self._seen.get(app_id, -self._fresh_s) < self._fresh_s
+
+    def saw(self, app_id: str, owners: Iterable[object], place: str) -> str:
+        """Note what a graph says, which may name no app. Return the other app that it names, empty if it is the app's.
+
+        ``place`` is where the graph is, in words for the log.
+        """
+        others = sorted({str(owner) for owner in owners if owner is not None and owner != app_id})
+        if not others:
+            self._seen[app_id] = self._clock.monotonic()
+            self._reported.pop(app_id, None)
+            return ""
+        self._seen.pop(app_id, None)
+        if self._reported.get(app_id) != others[0]:
+            self._reported[app_id] = others[0]
+            logger.warning("graph_of_another_app", app_id=app_id, owner=others[0], place=place)
+        return others[0]
+
+    def forget(self, app_id: str) -> None:
+        """Ask the next time."""
+        self._seen.pop(app_id, None)
+
+    @contextlib.contextmanager
+    def asking(self, app_id: str) -> Generator[None]:
+        """Let others wait for the call within, which asks the graph, instead of asking too."""
+        if app_id in self._asked:
+            yield
+            return
+        asked = self._asked[app_id] = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        finally:
+            del self._asked[app_id]
+            asked.set_result(None)
+
+    async def check(self, app_id: str) -> None:
+        """Return if the graph is the app's; ask only if that is not known. Raises like ``ask``."""
+        if not self.is_fresh(app_id) and (asked := self._asked.get(app_id)) is not None:
+            await asyncio.shield(asked)
+        if not self.is_fresh(app_id):
+            await self._ask(app_id)

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from graphweft_workers.retrieval.continued_turns import corrects, is_bare_answer
+from graphweft_workers.retrieval.continued_turns import corrects, is_bare_answer, quotes_another
 from graphweft_workers.retrieval.empty_turns import tells_nothing
 from graphweft_workers.retrieval.questions import has_number, has_time, tells_words
 from graphweft_workers.retrieval.ranking import GRID, K1, B, Candidate, idf
@@ -56,10 +56,11 @@ _POSTING_BYTES: Final = 2 * ITEM_BYTES + 1
 _NO_POSTINGS: Final = (array("I"), array("I"))
 _GAP: Final = timedelta(hours=1)
 """Turns of a thread that are further apart belong to different sessions."""
-TIME, NUMBER, EMPTY, ASKS, SHORT, USERS, OF_LAST, OF_OWN = 1, 2, 4, 8, 16, 32, 64, 128
+TIME, NUMBER, EMPTY, ASKS, SHORT, USERS, OF_LAST, OF_OWN, QUOTES = 1, 2, 4, 8, 16, 32, 64, 128, 256
 """What is known of a node: it names a time or a number; it is a turn that tells nothing; it ends with a question; it is
 a turn of few words; it is the user's, or known beside turns; it is about the turn before, a question that it answers or
-what it corrects or completes; it is about the own turn before that one, too."""
+what it corrects or completes; it is about the own turn before that one, too; it quotes somebody who speaks of
+themselves."""
 _NODE_TERMS: Final = 10
 """A node without terms takes as long to read as a node of so many, about."""
 _FEW: Final = 4
@@ -192,7 +193,7 @@ class ScopeIndex:
         """The numbers of the terms of all nodes, in order."""
         self.starts = array("I", [0])
         """Where the terms of each node begin, and the end of the last."""
-        self.flags = bytearray()
+        self.flags = array("H")
         """What is known of each node: ``EMPTY``, ``ASKS`` and others."""
         self.before = array("I")
         """The turn before each node in its session; the node itself if there is none."""
@@ -327,8 +328,8 @@ class ScopeIndex:
         """Return a column with a value for each node, until the next one is read. Nobody writes to it."""
         found = self._copies.get(name)
         if found is None:
-            values: array[int] | bytearray = getattr(self, name)
-            found = self._copies[name] = column(array("B", values) if name == "flags" else values)[: len(self.keys)]
+            values: array[int] = getattr(self, name)
+            found = self._copies[name] = column(values)[: len(self.keys)]
             found.flags.writeable = False
         return found
 
@@ -498,6 +499,7 @@ def _flags_of(node: IndexedNode, of_node: Sequence[str]) -> int:
         | ASKS * node.said.rstrip(" \"')").endswith(("?", "\uff1f", "\u061f"))
         | SHORT * (is_turn and tells_words(of_node) < _FEW)
         | USERS * (node.role == "user" or not is_turn)
+        | QUOTES * quotes_another(node.said)
     )
 
 

@@ -23,6 +23,7 @@ from graphweft_workers.retrieval.scope_index import (
     NUMBER,
     OF_LAST,
     OF_OWN,
+    QUOTES,
     SHORT,
     TIME,
     USERS,
@@ -414,12 +415,13 @@ class _Finder:
     def _latest(self, candidates: Numbers, covered: Floats) -> Floats | None:
         """Return 1 for what the user told last of all that says as much, half of it for the one before, and so on.
 
-        It counts half where the question has no topic: then two texts with the same words may tell different things.
+        What quotes somebody's words about themselves tells nothing of the user, and counts for none. It counts half
+        where the question has no topic: then two texts with the same words may tell different things.
         """
         of, until, most = self._of, self._asked.until, _most(covered)
         if not until or not most:
             return None
-        told = np.flatnonzero((covered > _NEARLY * most) & (of.flags[candidates] & (USERS | EMPTY) == USERS))
+        told = np.flatnonzero((covered > _NEARLY * most) & (of.flags[candidates] & (USERS | EMPTY | QUOTES) == USERS))
         days = [of.day_names[int(day)] for day in of.days[candidates[told]]]
         numbers = (number for _, number in of.named(candidates[told]))
         by_time = sorted(zip(days, numbers, map(int, told), strict=True), key=lambda each: each[:2], reverse=True)

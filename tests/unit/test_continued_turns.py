@@ -59,6 +59,13 @@ def found(said: tuple[tuple[str, str], ...], question: str) -> dict[str, float]:
             ),
             "Wann habe ich Nachtschicht?", 2,
         ),
+        (
+            (
+                ("user", "Shopping list for the dinner: lentils, rice."), ("assistant", "Got it."),
+                ("user", "Add lemons to it please."),
+            ),
+            "What is on my shopping list?", 2,
+        ),
     ],
 )  # fmt: skip
 def test_an_answer_is_found_by_the_words_of_what_it_answers(
@@ -113,7 +120,8 @@ def test_a_correction_is_known_by_its_beginning(text: str) -> None:
     "text",
     [
         "", "Thanks!", "Okay, great", "The train was late.", "I like tea", "What is it?", "No, really?", "How nice.",
-        "I moved to Bergen last week, and like it.", "No idea what the committee decided about the new building.",
+        "I moved to Bergen last week, and like it.", "Add a test for the parser.", "Take it easy.",
+        "No idea what the committee decided about the new building.",
         "\u6211\u7684\u72d7\u53eb\u5c0f\u767d",
     ],
 )  # fmt: skip

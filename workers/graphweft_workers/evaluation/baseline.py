@@ -116,9 +116,9 @@ def compare_with(baseline: Baseline, answered: Sequence[QuestionScores]) -> RunC
             way: {
                 name: (METRICS[name].of([then for then, _ in some]), METRICS[name].of([value for _, value in some]))
                 for name in METRICS
-                if (some := by_name.get(name))
+                if (some := values.get(way, {}).get(name))
             }
-            for way, by_name in sorted(values.items())
+            for way in sorted(pairs)
         },
         changes=changes,
         count=len(now.keys() & before.keys()),

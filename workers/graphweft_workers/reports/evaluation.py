@@ -223,16 +223,16 @@ def _cell(name: str, figure: Figure | None) -> str:
 
 
 def _comparison(compared: RunChanges) -> Iterator[Part]:
-    ways = [*compared.ways]
+    ways: list[Way] = [*compared.ways]
     if not compared.count:
         yield Notice("nothing is compared: no question, with its scope, is in both runs", is_error=True)
         return
     yield TextTable(
         ("metric", *(f"{way} {when}" for way in ways for when in ("before", "now"))),
         [
-            (name, *(text for way in ways for text in _cells(name, compared.figures.get(way, {}).get(name))))
+            (name, *(text for way in ways for text in _cells(name, compared.figures[way].get(name))))
             for name in METRICS
-            if any(name in figures for figures in compared.figures.values())
+            if any(name in compared.figures[way] for way in ways)
         ],
         title=f"Of {counted(compared.count, 'question')} that the earlier run had, too",
     )

@@ -26,6 +26,12 @@ _NAMED: Final = re.compile(
     r"nein,? (?:doch|moment|warte)|moment,? n(?:ein|icht)|(?:ich meinte|das stimmt nicht))\b"
 )
 """The beginning of what is a correction however long it is."""
+_CHANGE: Final = re.compile(
+    r"(?:(?:also|and|then|now|please|oh|could you|can you|bitte|und),? )*"
+    r"(?:(?:add|put|write|include|remove|delete|drop|take|cross)\b.* (?:to|from|off|on|in|into) (?:it|that|them)\b"
+    r"|(?:f\u00fcg|setz|schreib|nimm|streich)\w*\b.* (?:dazu|hinzu|drauf|davon|daraus)\b)"
+)
+"""What is to be changed in something that was said before."""
 _INSTEAD: Final = re.compile(r"\bnicht\b.{1,40}\bsondern\b|\bnot\b.{1,40}, but\b")
 """One thing in place of another."""
 _QUOTE: Final = re.compile(
@@ -45,11 +51,11 @@ _SENTENCE: Final = re.compile(r"(?:i|we|you|the|a|an|my|our|your|his|her|their|t
 
 
 def corrects(text: str) -> bool:
-    """Return whether a turn corrects what was said before, and does not say what that is."""
+    """Return whether a turn corrects or changes what was said before, and does not say what that is."""
     low = _plain(text)
     if _says_nothing_alone(low):
         return False
-    if _NAMED.match(low):
+    if _NAMED.match(low) or _CHANGE.match(low):
         return True
     correction = _CORRECTION.match(low)
     if correction is None:

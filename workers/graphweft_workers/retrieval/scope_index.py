@@ -444,7 +444,7 @@ class ScopeIndex:
             return None
         places, scores = self.vectors.near(vector, count)
         keys, numbers = self.keys, self.vectors.numbers
-        near = [(-score, keys[numbers[at]]) for at, score in zip(places.tolist(), scores.tolist(), strict=True)]
+        near = [(-int(score), keys[numbers[at]]) for at, score in zip(map(int, places), scores, strict=True)]
         return [(-score / GRID, key) for score, key in nsmallest(count, near)]
 
     def valid(self, at: str | None, since: str | None = None) -> Mask | None:

@@ -535,6 +535,8 @@ class _Search:
     async def _indexes_of(self, targets: Sequence[SearchTarget], near: Sequence[Hit]) -> list[ScopeIndex]:
         """Return an index of each target: the one of its scope, or one of nodes that are read now."""
         missing = [(of, target) for of, target in enumerate(targets) if id(target) not in self._indexed]
+        if not missing:
+            return [self._indexed[id(target)] for target in targets]
         made = dict(zip(
             [of for of, _ in missing],
             await asyncio.gather(*(self._read_index(of, target, near) for of, target in missing)),
@@ -575,6 +577,10 @@ class _Search:
         if isinstance(self._vector, _NoVector):
             return self._vector
         vector, near = self._vector, [(of, target) for of, target in enumerate(targets) if target.vector is not None]
+        if len(near) == 1:
+            [(of, target)] = near
+            hits_of_one = await self._nearest(target, of, vector, self._width)
+            return hits_of_one if isinstance(hits_of_one, _NoVector) else hits_of_one[: self._width]
         found = await asyncio.gather(*(self._nearest(target, of, vector, self._width) for of, target in near))
         hits = [hit for each in found if not isinstance(each, _NoVector) for hit in each]
         if len(found) > 1:
@@ -678,11 +684,15 @@ class _Search:
         tables = await self._each(statements.rows(self._dialect, target, some) for target, some in parts)
         for (target, some), table in zip(parts, tables, strict=True):
             self._read |= dict.fromkeys((hit.of, hit.handle) for hit in some)
+            places = {name: place for place, name in enumerate((*target.shown, "kind", ""))}
+            order = [places.get(name, places[""]) for name in others]
+            of_metadata = others.index("metadata") if "metadata" in target.shown else None
             for handle, text, *cells in table.rows:
-                row = dict(zip(target.shown, cells, strict=True)) | {"kind": target.kind}
-                if isinstance(written := row.get("metadata"), str):
-                    row["metadata"] = _map(written)
-                self._read[some[0].of, handle] = (text, *(row.get(name) for name in others))
+                values = (*cells, target.kind, None)
+                row = [values[place] for place in order]
+                if of_metadata is not None and isinstance(written := row[of_metadata], str):
+                    row[of_metadata] = _map(written)
+                self._read[some[0].of, handle] = (text, *row)
 
     async def _enriched(
         self, parts: Sequence[tuple[SearchTarget, Sequence[Hit]]], hits: Sequence[Hit], retrieval_query: str
@@ -717,7 +727,10 @@ class _Search:
         return Table(columns=tuple(table.columns[at] for at in order), rows=tuple(rows))
 
     async def _each(self, asked: Iterable[Statement]) -> list[Table]:
-        return await asyncio.gather(*map(self._ask, asked))
+        found = list(asked)
+        if len(found) == 1:  # the usual case, without a task of its own
+            return [await self._ask(found[0])]
+        return await asyncio.gather(*map(self._ask, found))
 
     async def _ask(self, asked: Statement) -> Table:
         return await self._graph.read(self._app_id, asked.text, asked.params, timeout_s=self._left_s())

@@ -96,13 +96,13 @@ def test_an_earlier_run_is_compared_question_by_question(up: Up) -> None:
     before["questions"][1]["scores"]["recall"]["quality"] = 1.0
     (up.folder / "before.json").write_text(json.dumps(before))
     found = measured(up, "--against", "before.json")["compared"]
-    assert found["ways"]["recall"]["verdict"] == "better 0, worse 1: no difference"
+    assert found["ways"]["recall"]["verdict"] == "better 0, worse 1: may be chance"
     assert found["ways"]["context"]["verdict"] == "better 0, worse 0: no difference"
     assert [(each["question"], each["before"], each["now"]) for each in found["changes"]] == [
         ("Where does my cat live?", 1.0, -1.0)
     ]
     said = up.ok("eval", "q.yaml", "--app", "acme", *PATIENT, "--against", "before.json")
-    assert "recall: better 0, worse 1: no difference (3 the same" in said
+    assert "recall: better 0, worse 1: may be chance (3 the same" in said
 
 
 def refused(up: Up, *arguments: str) -> str:

@@ -629,3 +629,25 @@ async def test_an_index_is_built_while_its_user_and_others_talk(falkordb: GraphS
     assert talk.both.indexes.outdated == 0
     await talk.both.indexes.built()
     await talk.background.aclose()
+
+
+async def test_a_search_with_an_index_reads_marks_and_then_rows_beside_what_has_ended(
+    falkordb: FalkorDBStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Talk(falkordb)
+    await talk.begin()
+    asked: list[str] = []
+    read = falkordb.read
+
+    async def noted(app_id: str, statement: str, params: Any, **more: Any) -> Table:
+        asked.append(statement)
+        return await read(app_id, statement, params, **more)
+
+    monkeypatch.setattr(falkordb, "read", noted)
+    await talk.writer.say("shop", "v", "dog said by another")
+    query = SearchQuery(text="dog", memory={"user_id": "u"}, of="memories", index_type="hybrid", top_k=10)
+    assert len((await talk.both.ours.search("shop", query, timeout_s=120)).table.rows) == 10
+    marks, *others = asked
+    assert "__Scope" in marks
+    assert sorted(("Statement" in each, "__gw_hits" in each) for each in others) == [(False, True), (True, False)]
+    await talk.background.aclose()

@@ -14,6 +14,7 @@ from graphweft_workers.retrieval.scope_index import (
     NUMBER,
     OF_LAST,
     OF_OWN,
+    QUOTES,
     SHORT,
     TIME,
     USERS,
@@ -190,7 +191,8 @@ class PlainRanking:
         covered = {each: self.covered(each) for each in candidates}
         told = [
             each for each in candidates
-            if covered[each] > 0.999 * max(covered.values()) and self.flag(each, USERS) and not self.flag(each, EMPTY)
+            if covered[each] > 0.999 * max(covered.values()) and self.flag(each, USERS)
+            and not self.flag(each, EMPTY | QUOTES)
             and self.day(each) <= self.asked.until
         ]  # fmt: skip
         told = sorted(told, key=lambda each: (self.day(each), each[1]), reverse=True)[:5]

@@ -49,6 +49,9 @@ def said(text: str) -> list[tuple[str, str, str, bool]]:
         ("My black cat ran away", ("user", "has", "black cat", False)),
         ("I have a black cat", ("user", "has", "black cat", True)),
         ("I adopted a small cat", ("user", "has", "cat", True)),
+        ("I'm allergic to penicillin, just so you know.", ("user", "is allergic to", "penicillin", True)),
+        ("I work as a data engineer at Acme by the way, so expect more.", ("user", "works as", "data engineer", True)),
+        ("I like dogs though", ("user", "likes", "dogs", True)),
     ],
 )
 def test_known_forms_of_words_make_a_claim(text: str, expected: tuple[str, str, str, bool]) -> None:
@@ -66,7 +69,8 @@ def test_known_forms_of_words_make_a_claim(text: str, expected: tuple[str, str, 
         "i live in nice", "i moved to us", "i moved to linux", "i live in oslo and rome", "i live in rome with my cat",
         "i want to live in rome", "i live in a small town in norway", "i might move to rome", "we moved to split",
         "i live in turkey farm", "i moved in march", "my sister may move to rome", "i drive to rome",
-        "rome is my home town",
+        "rome is my home town", "I live in Oslo, so to speak", "I work at IBM, so they say",
+        "I live in Nice with my parents in summer",
         "oslo is at home", "i was in rome", "My dog Max nearly died", "My dog Max died in a film", "My small dog died",
     ],
 )  # fmt: skip

@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from graphweft_workers.retrieval.continued_turns import corrects, is_bare_answer
+from graphweft_workers.retrieval.continued_turns import corrects, is_bare_answer, quotes_another
 from graphweft_workers.retrieval.questions import read_question
 from graphweft_workers.retrieval.scope_index import IndexedNode, ScopeIndex
 from graphweft_workers.retrieval.scope_ranking import FITTING, rank
@@ -45,6 +45,27 @@ def found(said: tuple[tuple[str, str], ...], question: str) -> dict[str, float]:
             (("user", "My sister moved to Bergen."), ("assistant", "How nice."), ("user", "Sorry, I meant Stavanger.")),
             "Where did my sister move?", 2,
         ),
+        (
+            (
+                ("user", "The dentist appointment is on 17 June."), ("assistant", "Noted: 17 June."),
+                ("user", "Actually no, they called: it's on 19 June at 11 now."),
+            ),
+            "When is the dentist appointment?", 2,
+        ),
+        (
+            (
+                ("user", "Ich habe am 14. Juli Nachtschicht, und am 18. Juli auch."), ("assistant", "Notiert."),
+                ("user", "Moment, nicht am 18., sondern am 19. Juli."),
+            ),
+            "Wann habe ich Nachtschicht?", 2,
+        ),
+        (
+            (
+                ("user", "Shopping list for the dinner: lentils, rice."), ("assistant", "Got it."),
+                ("user", "Add lemons to it please."),
+            ),
+            "What is on my shopping list?", 2,
+        ),
     ],
 )  # fmt: skip
 def test_an_answer_is_found_by_the_words_of_what_it_answers(
@@ -56,12 +77,41 @@ def test_an_answer_is_found_by_the_words_of_what_it_answers(
     assert not {"The train was late.", "Noted!", "How nice."} & {*hits}
 
 
+@pytest.mark.parametrize(
+    ("text", "quotes"),
+    [
+        ('Imane said: "I live in a spreadsheet."', True), ("Oma sagt: \u201eJetzt kann ich sterben.\u201c", True),
+        ("She said \u201cwe moved to Rome\u201d.", True), ('I read "The Overstory".', False),
+        ('My boss told me "you will be team lead".', False), ("I live in Oslo.", False), ('5" and I like 6"', False),
+    ],
+)  # fmt: skip
+def test_who_speaks_in_quotes_speaks_of_themselves(text: str, quotes: bool) -> None:
+    assert quotes_another(text) is quotes
+
+
+def test_what_somebody_else_says_of_themselves_is_not_what_the_user_told_last() -> None:
+    said = (("user", "We moved to Antwerp."), ("user", 'My colleague says: "I live in a spreadsheet."'))
+    assert next(iter(found(said, "Where do I live?"))) == said[0][1]
+
+
 def test_a_few_words_of_the_same_author_are_no_answer() -> None:
     said = (("user", "Meine Schwester wohnt in Lyon."), ("user", "Mieszkam w Warszawie."))
     assert list(found(said, "Lyon")) == [said[0][1]]
 
 
-@pytest.mark.parametrize("text", ["No, it's May 5th", "Actually, Bergen", "Nein, am 5. Mai", "nope, blue"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "No, it's May 5th",
+        "Actually, Bergen",
+        "Nein, am 5. Mai",
+        "nope, blue",
+        "Actually no, they called: it's on 19 June at 11 now.",
+        "Moment, nicht am 18., sondern am 19. Juli.",
+        "Correction, the hall is taken. It will be the library, same day.",
+        "Sorry, I meant the other one by the station.",
+    ],
+)
 def test_a_correction_is_known_by_its_beginning(text: str) -> None:
     assert corrects(text)
 
@@ -70,7 +120,8 @@ def test_a_correction_is_known_by_its_beginning(text: str) -> None:
     "text",
     [
         "", "Thanks!", "Okay, great", "The train was late.", "I like tea", "What is it?", "No, really?", "How nice.",
-        "I moved to Bergen last week, and like it.", "No idea what the committee decided about the new building.",
+        "I moved to Bergen last week, and like it.", "Add a test for the parser.", "Take it easy.",
+        "No idea what the committee decided about the new building.",
         "\u6211\u7684\u72d7\u53eb\u5c0f\u767d",
     ],
 )  # fmt: skip

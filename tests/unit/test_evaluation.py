@@ -36,7 +36,7 @@ from graphweft_workers.evaluation.question_file import load_questions, read_ques
 from graphweft_workers.evaluation.questions import Evidence, FoundRow, MemoryQuestion, has_any
 from graphweft_workers.evaluation.shown_text import ShownText
 from graphweft_workers.reports.evaluation import EvaluationReport
-from graphweft_workers.reports.report import Notice
+from graphweft_workers.reports.report import Notice, TextTable
 
 PLACE = Place(file="q.yaml")
 LONG = "On Monday we went to the market and bought a crate of very small apples, and then " * 9
@@ -93,11 +93,11 @@ def test_an_interval_has_the_width_of_the_normal_one() -> None:
 @pytest.mark.parametrize(
     ("better", "worse", "chance", "verdict"),
     [
-        (14, 9, 0.4049, "better 14, worse 9: no difference"),
+        (14, 9, 0.4049, "better 14, worse 9: may be chance"),
         (0, 0, 1.0, "better 0, worse 0: no difference"),
-        (1, 1, 1.0, "better 1, worse 1: no difference"),
+        (1, 1, 1.0, "better 1, worse 1: may be chance"),
         (6, 0, 0.0312, "better 6, worse 0: better"),
-        (0, 5, 0.0625, "better 0, worse 5: no difference"),
+        (0, 5, 0.0625, "better 0, worse 5: may be chance"),
         (2, 12, 0.0129, "better 2, worse 12: worse"),
     ],
 )
@@ -136,7 +136,29 @@ def test_a_run_is_compared_with_what_an_earlier_one_wrote(tmp_path: Path) -> Non
     assert [(each.way, each.answered.question.text, each.before, each.now) for each in found.changes] == [
         ("context", "a", 1, 0), ("context", "b", 0, 0.5), ("recall", "a", 1, 0), ("recall", "b", 0, 0.5),
     ]  # fmt: skip
-    assert (found.new, found.gone) == (1, 1)
+    assert (found.count, found.new, found.gone) == (3, 1, 1)
+    assert found.figures["recall"]["recall@10"] == (pytest.approx(2 / 3), 0.5)
+    assert found.figures["context"]["block"] == (pytest.approx(2 / 3), 0.5)
+    assert "recall@10" not in found.figures["context"]
+    assert {name for name in found.figures["recall"] if name.endswith("_ms")} == {"p50_ms", "p99_ms"}
+
+
+def test_runs_without_a_common_question_are_not_compared(tmp_path: Path) -> None:
+    compared = compare_with(load_baseline(baseline(tmp_path, answered("a", 1))), [answered("b", 1)])
+    said = list(EvaluationReport(app="acme", answered=[answered("b", 1)], compared=compared).parts())
+    assert isinstance(said[-1], Notice)
+    assert said[-1].is_error
+    assert "no question, with its scope, is in both runs" in said[-1].text
+
+
+def test_a_comparison_shows_each_metric_before_and_now(tmp_path: Path) -> None:
+    file = baseline(tmp_path, answered("a", 1), answered("b", 0))
+    compared = compare_with(load_baseline(file), [answered("a", 1), answered("b", 1)])
+    report = EvaluationReport(app="acme", answered=[answered("a", 1), answered("b", 1)], compared=compared)
+    [table] = [part for part in report.parts() if isinstance(part, TextTable) and "earlier run" in (part.title or "")]
+    assert table.columns[:3] == ("metric", "context before", "context now")
+    assert next(row for row in table.rows if row[0] == "recall@10") == ("recall@10", "", "", "0.50", "1.00")
+    assert report.to_dict()["compared"]["figures"]["recall"]["recall@10"] == {"before": 0.5, "now": 1}
 
 
 @pytest.mark.parametrize(

@@ -449,3 +449,27 @@ def test_a_session_is_as_long_as_its_turns_together() -> None:
 
 def test_nothing_is_found_where_nothing_is_searched() -> None:
     assert rank(read_question("kayak", today=TODAY), [], Near(cosines={}, parts=frozenset())) == []
+
+
+@pytest.mark.parametrize(
+    ("question", "is_own", "is_when", "is_count", "is_past"),
+    [
+        ("Wo wohne ich?", True, False, False, False), ("Was arbeite ich?", True, False, False, False),
+        ("Wie viele Kollegen habe ich?", True, False, True, False), ("Wann kommt mein Opa?", True, True, False, True),
+        ("Was hat meine Oma gesagt?", True, False, False, True), ("Wo war ich im Urlaub?", True, False, False, True),
+        ("Was I late?", True, False, False, True), ("What was the war about?", False, False, False, True),
+    ],
+)  # fmt: skip
+def test_german_questions_ask_by_their_own_words(
+    question: str, is_own: bool, is_when: bool, is_count: bool, is_past: bool
+) -> None:
+    asked = read_question(question, today=TODAY)
+    assert (asked.is_own, asked.is_when, asked.is_count, asked.is_past) == (is_own, is_when, is_count, is_past)
+
+
+def test_words_of_a_topic_answer_german_questions_and_what_was_told_last_is_first() -> None:
+    turns = (
+        turn(1, "Ich wohne in Leipzig.", thread="a", at=1), turn(2, "Der Zug ist sehr schnell.", thread="b", at=2),
+        turn(3, "Wir sind nach Halle umgezogen.", thread="c", at=3),
+    )  # fmt: skip
+    assert order("Wo wohne ich?", *turns)[:2] == [3, 1]

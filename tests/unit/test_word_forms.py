@@ -47,3 +47,8 @@ def test_a_topic_has_its_words_and_their_forms() -> None:
 @pytest.mark.parametrize("word", ["rose", "ground", "tea", "house", "saws"])
 def test_a_word_that_is_no_form_of_another_stands_for_itself(word: str) -> None:
     assert forms_of(terms(word)) in ({}, {"saw": frozenset(terms("see saw seen"))})
+
+
+@pytest.mark.parametrize(("asked", "told"), [("mum", "mother"), ("father", "dad"), ("grandma", "grandmother")])
+def test_the_words_for_a_relative_count_as_one(asked: str, told: str) -> None:
+    assert set(terms(told)) <= forms_of(terms(asked))[terms(asked)[0]]

@@ -11,13 +11,26 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.evaluation.asking import QuestionScores, Way
-from graphweft_workers.evaluation.measures import RunComparison, compare
+from graphweft_workers.evaluation.measures import METRICS, RunComparison, compare
 
 type _Key = tuple[str, tuple[tuple[str, str], ...], int]
 
 
-class _Quality(BaseModel):
+class _Scored(BaseModel):
+    """One question by one way of asking; the other values are by the names of metrics."""
+
+    model_config = ConfigDict(extra="allow")
+
     quality: float
+    ms: float | None = None
+    fault: str | None = None
+
+    def value(self, name: str) -> float | None:
+        """Return the value of a metric, if the earlier run had one."""
+        if METRICS[name].percentile is not None:
+            return None if self.fault else self.ms
+        value = (self.model_extra or {}).get(name)
+        return float(value) if isinstance(value, int | float) else None
 
 
 class _Question(BaseModel):
@@ -25,7 +38,7 @@ class _Question(BaseModel):
 
     question: str
     scope: dict[str, str]
-    scores: dict[Way, _Quality]
+    scores: dict[Way, _Scored]
 
 
 class Baseline(BaseModel):
@@ -51,7 +64,11 @@ class RunChanges:
     """A run beside an earlier one."""
 
     ways: Mapping[Way, RunComparison]
+    figures: Mapping[Way, Mapping[str, tuple[float, float]]]
+    """Metrics before and now, of the questions that both runs have."""
     changes: Sequence[AnswerChange]
+    count: int
+    """Questions that both runs have."""
     new: int
     """Questions that the earlier run did not have; the comparison leaves them out."""
     gone: int
@@ -78,19 +95,33 @@ def compare_with(baseline: Baseline, answered: Sequence[QuestionScores]) -> RunC
     before = dict(_numbered((each.question, each.scope, each) for each in baseline.questions))
     now = dict(_numbered((each.question.text, each.question.scope.given, each) for each in answered))
     pairs: dict[Way, list[tuple[float, float]]] = {}
+    values: dict[Way, dict[str, list[tuple[float, float]]]] = {}
     changes: list[AnswerChange] = []
     for key in now.keys() & before.keys():
         for way, score in now[key].scores.items():
             if way not in before[key].scores:
                 continue
-            then = before[key].scores[way].quality
-            pairs.setdefault(way, []).append((then, score.quality))
-            if then != score.quality:
-                changes.append(AnswerChange(answered=now[key], way=way, before=then, now=score.quality))
+            earlier = before[key].scores[way]
+            pairs.setdefault(way, []).append((earlier.quality, score.quality))
+            if earlier.quality != score.quality:
+                changes.append(AnswerChange(answered=now[key], way=way, before=earlier.quality, now=score.quality))
+            for name, metric in METRICS.items():
+                value, value_now = earlier.value(name), metric.read(score)
+                if value is not None and value_now is not None:
+                    values.setdefault(way, {}).setdefault(name, []).append((value, value_now))
     changes.sort(key=lambda each: (each.way, each.now - each.before, each.answered.question.text))
     return RunChanges(
         ways={way: compare(found) for way, found in sorted(pairs.items())},
+        figures={
+            way: {
+                name: (METRICS[name].of([then for then, _ in some]), METRICS[name].of([value for _, value in some]))
+                for name in METRICS
+                if (some := values.get(way, {}).get(name))
+            }
+            for way in sorted(pairs)
+        },
         changes=changes,
+        count=len(now.keys() & before.keys()),
         new=len(now.keys() - before.keys()),
         gone=len(before.keys() - now.keys()),
     )

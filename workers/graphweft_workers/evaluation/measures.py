@@ -76,6 +76,12 @@ class Measure:
     percentile: int | None = None
     """Which one of the values; None: their mean."""
 
+    def of(self, values: Sequence[float]) -> float:
+        """Return the number of at least one value."""
+        if self.percentile is None:
+            return statistics.fmean(values)
+        return sorted(values)[min(len(values) * self.percentile // 100, len(values) - 1)]
+
 
 def _at(depth: int) -> Measure:
     return Measure(
@@ -144,13 +150,8 @@ def figures_of(scores: Sequence[Score]) -> dict[str, Figure]:
         values = [value for score in scores if (value := metric.read(score)) is not None]
         if not values:
             continue
-        if metric.percentile is not None:
-            ordered = sorted(values)
-            value = ordered[min(len(ordered) * metric.percentile // 100, len(ordered) - 1)]
-            found[name] = Figure(value=value, questions=len(values))
-        else:
-            low, high = interval(values)
-            found[name] = Figure(value=statistics.fmean(values), questions=len(values), low=low, high=high)
+        low, high = (None, None) if metric.percentile is not None else interval(values)
+        found[name] = Figure(value=metric.of(values), questions=len(values), low=low, high=high)
     return found
 
 
@@ -180,8 +181,8 @@ class RunComparison:
 
     @property
     def verdict(self) -> str:
-        """The comparison in words: ``better 14, worse 9: no difference``."""
-        said = "no difference"
+        """The comparison in words: ``better 14, worse 9: may be chance``."""
+        said = "may be chance" if self.better or self.worse else "no difference"
         if self.chance < _DIFFERENT:
             said = "better" if self.better > self.worse else "worse"
         return f"better {self.better}, worse {self.worse}: {said}"

@@ -61,6 +61,10 @@ class EvaluationReport:
         if self.compared is not None:
             found["compared"] = {
                 "ways": {way: each.to_dict() for way, each in self.compared.ways.items()},
+                "figures": {
+                    way: {name: {"before": before, "now": now} for name, (before, now) in figures.items()}
+                    for way, figures in self.compared.figures.items()
+                },
                 "changes": [
                     {
                         "question": each.answered.question.text, "scope": each.answered.question.scope.given,
@@ -196,10 +200,22 @@ def _lowest(each: QuestionScores) -> float:
     return min(score.quality for score in each.scores.values())
 
 
+def _cells(name: str, values: tuple[float, float] | None) -> tuple[str, str]:
+    """Return a metric before and now."""
+    if values is None:
+        return "", ""
+    before, now = (f"{value:,.{_digits(name)}f}" for value in values)
+    return before, now
+
+
+def _digits(name: str) -> int:
+    return 0 if name in _WHOLE else 2
+
+
 def _cell(name: str, figure: Figure | None) -> str:
     if figure is None:
         return ""
-    digits = 0 if name in _WHOLE else 2
+    digits = _digits(name)
     said = f"{figure.value:,.{digits}f}"
     if figure.low is None or figure.high is None:
         return said
@@ -207,13 +223,29 @@ def _cell(name: str, figure: Figure | None) -> str:
 
 
 def _comparison(compared: RunChanges) -> Iterator[Part]:
+    ways: list[Way] = [*compared.ways]
+    if not compared.count:
+        yield Notice("nothing is compared: no question, with its scope, is in both runs", is_error=True)
+        return
+    yield TextTable(
+        ("metric", *(f"{way} {when}" for way in ways for when in ("before", "now"))),
+        [
+            (name, *(text for way in ways for text in _cells(name, compared.figures[way].get(name))))
+            for name in METRICS
+            if any(name in compared.figures[way] for way in ways)
+        ],
+        title=f"Of {counted(compared.count, 'question')} that the earlier run had, too",
+    )
     if compared.changes:
         shown = [*compared.changes[:_MOST], *compared.changes[_MOST:][-_MOST:]]
         yield TextTable(("way", "question", "before", "now"), list(map(_change, shown)), title="What changed")
         if len(shown) < len(compared.changes):
             yield f"and {counted(len(compared.changes) - len(shown), 'other')}: see --json"
     for way, each in compared.ways.items():
-        yield f"{way}: {each.verdict} ({each.same:,} the same; by chance with a probability of {each.chance:.2g})"
+        chance = (
+            f"; coins would differ as much with a probability of {each.chance:.2g}" if each.better or each.worse else ""
+        )
+        yield f"{way}: {each.verdict} ({each.same:,} the same{chance})"
     if compared.new or compared.gone:
         yield Notice(
             f"not compared: {counted(compared.new, 'question')} that the earlier run did not have, and "

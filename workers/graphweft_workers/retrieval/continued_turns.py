@@ -1,4 +1,4 @@
-"""Turns whose subject is in a turn before: "No, it's May 5th.", "Sorry, I meant Bergen.", "Blue." Pure."""
+"""Turns whose subject is another: "No, it's May 5th.", "Sorry, I meant Bergen.", "Blue.", and quoted people. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,32 @@ _LONGEST_RUN: Final = 4
 _UNSPACED: Final = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u9fff\uac00-\ud7af]")
 _WORD: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _CORRECTION: Final = re.compile(
-    r"(?:no|nope|nah|not|wrong|actually|sorry|wait|oops|correction|i meant?|make that|nein|doch|eigentlich|nee|non|"
-    r"en fait|n\u00e3o|\u043d\u0435\u0442|hay\u0131r|nie)\b[\s,.:;!\u2014-]*"
+    r"(?:(?:no|nope|nah|not|wrong|actually|sorry|wait|oops|correction|i meant?|make that|nein|doch|eigentlich|moment|"
+    r"korrektur|nee|non|en fait|n\u00e3o|\u043d\u0435\u0442|hay\u0131r|nie)\b[\s,.:;!\u2014-]*)+"
 )
 """The beginning of a correction. An agreement ("yes") behind a question is an answer by the mark of the question."""
 _POINTING: Final = re.compile(
     r"(?:it|that|this|he|she|they|those|these|mine|hers|his)(?:['\u2019](?:s|re|ll|d)\b|\s+(?:is|was|are|were|has|had)\b|"
     r"\s*$)"
+)
+_NAMED: Final = re.compile(
+    r"(?:oh |sorry,? )?(?:correction|korrektur|scratch that|i meant|(?:actually|wait),? no|no,? (?:actually|wait)|"
+    r"nein,? (?:doch|moment|warte)|moment,? n(?:ein|icht)|(?:ich meinte|das stimmt nicht))\b"
+)
+"""The beginning of what is a correction however long it is."""
+_CHANGE: Final = re.compile(
+    r"(?:(?:also|and|then|now|please|oh|could you|can you|bitte|und),? )*"
+    r"(?:(?:add|put|write|include|remove|delete|drop|take|cross)\b.* (?:to|from|off|on|in|into) (?:it|that|them)\b"
+    r"|(?:f\u00fcg|setz|schreib|nimm|streich)\w*\b.* (?:dazu|hinzu|drauf|davon|daraus)\b)"
+)
+"""What is to be changed in something that was said before."""
+_INSTEAD: Final = re.compile(r"\bnicht\b.{1,40}\bsondern\b|\bnot\b.{1,40}, but\b")
+"""One thing in place of another."""
+_QUOTE: Final = re.compile(
+    r"(?:^|[\s(:,])[\"\u201c\u201d\u201e\u00ab\u00bb](?=\S)"
+    r"(?:[^\"\u201c\u201d\u201e\u00ab\u00bb]*\s)?(?:i|i['\u2019](?:m|ve|ll|d)|my|we|our|ich|mein\w*|wir|unser\w*)\s"
+    r"[^\"\u201c\u201d\u201e\u00ab\u00bb]*[\"\u201c\u201d\u00ab\u00bb]",
+    re.IGNORECASE,
 )
 _COURTESY: Final = re.compile(
     r"(?:thanks?|thank you|ok|okay|great|cool|nice|bye|hi|hello|hey|sure|please|good|wow|haha|lol|how|noted|"
@@ -32,13 +51,24 @@ _SENTENCE: Final = re.compile(r"(?:i|we|you|the|a|an|my|our|your|his|her|their|t
 
 
 def corrects(text: str) -> bool:
-    """Return whether a turn corrects what was said before, and does not say what that is."""
+    """Return whether a turn corrects or changes what was said before, and does not say what that is."""
     low = _plain(text)
+    if _says_nothing_alone(low):
+        return False
+    if _NAMED.match(low) or _CHANGE.match(low):
+        return True
     correction = _CORRECTION.match(low)
-    if correction is None or _says_nothing_alone(low):
+    if correction is None:
         return False
     rest = low[correction.end() :]
+    if _INSTEAD.search(low):
+        return True
     return _POINTING.match(rest) is not None or _is_bare(rest, _LONGEST_BARE + 2)
+
+
+def quotes_another(text: str) -> bool:
+    """Return whether a turn quotes somebody who speaks of themselves: 'Imane said "I live in Oslo"'."""
+    return _QUOTE.search(text) is not None
 
 
 def is_bare_answer(text: str, role: str) -> bool:

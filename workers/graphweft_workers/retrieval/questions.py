@@ -1,4 +1,4 @@
-"""What a question asks for beside its words: a day, a time, a number, and whose turns. Pure."""
+"""What a question asks for beside its words: a day, a time, a number, and whose turns; in English and German. Pure."""
 
 from __future__ import annotations
 
@@ -12,29 +12,63 @@ from typing import Final
 from graphweft_workers.retrieval.periods import MONTHS, WEEKDAYS, Period, read_periods
 from graphweft_workers.retrieval.topics import alike
 from graphweft_workers.retrieval.word_forms import forms_of
+from graphweft_workers.text.languages import READ, latin_language
 from graphweft_workers.text.terms import STOP_WORDS, query_terms, terms, topic_terms
 
 _LONGEST_END: Final = 1_000
 """Characters of a question in which days, times, numbers and persons are looked for."""
 _ANY_DAY: Final = "9999-12-31"
+_WORD: Final = re.compile(r"[^\W\d_]+")
 _MOST_PERIODS: Final = 12
 """Each is compared with every day of a scope."""
-_WHEN: Final = re.compile(
-    r"\b(?:when|how long|how many (?:days|weeks|months|years)|(?:what|which) (?:day|date|year|month|time))\b"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asking:
+    """The words by which a language asks."""
+
+    when: re.Pattern[str]
+    counted: re.Pattern[str]
+    first_person: re.Pattern[str]
+    not_now: re.Pattern[str]
+    """Words of a question that does not ask how things are now."""
+
+
+_ENGLISH: Final = _Asking(
+    when=re.compile(
+        r"\b(?:when|how long|how many (?:days|weeks|months|years)|(?:what|which) (?:day|date|year|month|time))\b"
+    ),
+    counted=re.compile(r"\bhow (?:many|much|often|old|long|far|tall|big|high)\b"),
+    first_person=re.compile(r"\b(?:i|me|my|mine|we|our|us)\b"),
+    not_now=re.compile(r"\b(?:did|was|were|had|used to|first|before|originally|when|ever)\b"),
 )
-_COUNTED: Final = re.compile(r"\bhow (?:many|much|often|old|long|far|tall|big|high)\b")
-_FIRST_PERSON: Final = re.compile(r"\b(?:i|me|my|mine|we|our|us)\b")
-_NOT_NOW: Final = re.compile(r"\b(?:did|was|were|had|used to|first|before|originally|when|ever)\b")
-"""Words of a question that does not ask how things are now."""
+_GERMAN: Final = _Asking(
+    when=re.compile(
+        r"\b(?:wann|wie lange|wie viele (?:tage|wochen|monate|jahre)|welche[mnrs]? (?:tag|datum|jahr|monat|uhrzeit))\b"
+    ),
+    counted=re.compile(r"\bwie (?:viele?|oft|alt|lange?|weit|gro\u00df|hoch|teuer)\b"),
+    first_person=re.compile(r"\b(?:ich|mich|mir|meine?[mnrs]?|wir|uns|unsere?[mnrs]?)\b"),
+    not_now=re.compile(
+        r"\b(?:war|warst|waren|hatte|hatten|wurde|wurden|fr\u00fcher|damals|zuerst|vorher|wann|jemals)\b"
+        r"|\b(?:habe|hat|haben|bin|ist|sind)\b.*\bge\w+(?:t|en)\b"
+    ),
+)
 _TIME_WORDS: Final = frozenset(
     terms(
         "yesterday today tonight tomorrow ago last next week weekend month year day since recently soon morning "
         "evening spring summer autumn fall winter birthday anniversary "
         + " ".join(english for english, *_ in (*MONTHS, *WEEKDAYS))
     )
-)
+) | frozenset(
+    terms(
+        "ich bin gestern heute morgen \u00fcbermorgen woche monat jahr abend uhr geburtstag "
+        + " ".join(german for _, german, *_ in (*MONTHS, *WEEKDAYS))
+    )
+) - frozenset(terms("ich bin apr aug sept"))
 _NUMBER_WORDS: Final = frozenset(
     terms("two three four five six seven eight nine ten eleven twelve dozen hundred thousand once twice")
+) | frozenset(
+    {"zwei", "drei", "vier", "sechs", "sieb", "acht", "neun", "zehn", "zwolf", "hundert", "tausend", "zweimal"}
 )
 
 
@@ -69,19 +103,21 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
     periods, rest = read_periods(last, today)
     said = text[:-_LONGEST_END] + rest if periods else text
     wanted = topic_terms(said) if filter_stop_words else query_terms(said, filter_stop_words=False)
-    is_own = _FIRST_PERSON.search(last) is not None
-    topics = alike(wanted) if is_own else {}
+    is_german = latin_language(_WORD.findall(last)[:READ])[0] == "german"
+    asking = _GERMAN if is_german else _ENGLISH
+    is_own = asking.first_person.search(last) is not None
+    topics = alike(wanted, is_german=is_german) if is_own else {}
     forms = forms_of(wanted)
     ends = [end for period in periods if (end := period.end(today))]
     until = max(ends, default="") if topics else ""
-    if is_own and not periods and not _NOT_NOW.search(last):
+    if is_own and not periods and not asking.not_now.search(last):
         until = _ANY_DAY
     return RankedQuestion(
         terms=tuple(wanted),
         pairs=frozenset(pairwise(wanted)),
         periods=tuple(periods[:_MOST_PERIODS]),
-        is_when=_WHEN.search(last) is not None,
-        is_count=_COUNTED.search(last) is not None,
+        is_when=asking.when.search(last) is not None,
+        is_count=asking.counted.search(last) is not None,
         is_own=is_own,
         alike={
             term: topics.get(term, frozenset()) | forms.get(term, frozenset())
@@ -89,7 +125,7 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
             if term in topics or term in forms
         },
         has_topic=bool(topics),
-        is_past=not periods and _NOT_NOW.search(last) is not None,
+        is_past=not periods and asking.not_now.search(last) is not None,
         until=until,
     )
 

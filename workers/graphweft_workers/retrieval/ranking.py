@@ -1,6 +1,6 @@
 """Ranking of hits by one measure: BM25 over terms, or cosines. ``scope_ranking`` ranks by several.
 
-The inputs (term counts, cosines to 5 decimals) are equal on every graph server, so the order is too.
+The inputs are equal on every graph server, so the order is too: term counts, and cosines but for their fifth decimal.
 """
 
 from __future__ import annotations
@@ -10,6 +10,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
+
+GRID: Final = 100_000
+"""Scores by vector are whole numbers of 1 / GRID. Who computes them, a server or an index, does so in 32 bits: of 200
+scores about one differs by 1."""
 
 type Handle = str | int
 """Fetches a node."""

@@ -6,55 +6,62 @@ first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphweft_workers.retrieval.ranking import K1, B
-from graphweft_workers.retrieval.scope_index import EMPTY, Floats, Mask, Numbers, ScopeIndex, column
+from graphweft_workers.retrieval.scope_index import EMPTY, ColumnName, Floats, Mask, Numbers, ScopeIndex, column
 
 
 class ScopeColumns:
-    """Copies of the columns of indexes."""
+    """The columns of indexes. Nobody writes to them: they may be those that an index keeps."""
 
     def __init__(self, indexes: Sequence[ScopeIndex]) -> None:
-        self._indexes = indexes
+        self._filled = [(place, index) for place, index in enumerate(indexes) if index.keys]
+        """The place of each index that has records: most kinds are rare."""
         self.starts = _starts([len(index.keys) for index in indexes])
         """The first record of each index, and the number of all."""
         self.count = int(self.starts[-1])
-        self.lengths = self._joined(lambda index: column(index.lengths))
+        self.lengths = self._joined("lengths")
         self.means = np.repeat([index.mean for index in indexes], np.diff(self.starts))
         """The mean length of the records of the same index."""
         self.norms = K1 * B / self.means * self.lengths
         """The part of BM25's divisor that depends on the length."""
-        self.before = self._joined(lambda index: column(index.before), self.starts)
+        self.before = self._joined("before", self.starts)
         """The turn before each record in its session; the record itself if there is none."""
-        self.after = self._joined(lambda index: column(index.after), self.starts)
-        self.flags = joined([np.frombuffer(bytes(index.flags), dtype=np.uint8) for index in indexes])
+        self.after = self._joined("after", self.starts)
+        self.flags = self._joined("flags")
         starts = _starts([len(index.session_lengths) - 1 for index in indexes])
-        sessions = [column(index.sessions) for index in indexes]
-        self.sessions = joined([each + start * (each > 0) for each, start in zip(sessions, starts, strict=False)])
+        self.sessions = self._joined("sessions", starts, of_none=0)
         """The session of each turn; 0 for other records."""
         self.session_count = 1 + int(starts[-1])
         self.session_norms = np.concatenate([
             np.zeros(1), *(K1 * B / each.session_mean * column(each.session_lengths)[1:] for each in indexes)
         ])  # fmt: skip
         self.day_names = [day for index in indexes for day in index.days]
-        self.days = self._joined(lambda index: column(index.days_of), _starts([len(each.days) for each in indexes]))
+        self.days = self._joined("days_of", _starts([len(each.days) for each in indexes]))
         self.names = [names for index in indexes for names in index.names]
         """The terms of each author's name."""
-        self.authors = self._joined(lambda index: column(index.authors), _starts([len(each.names) for each in indexes]))
+        self.authors = self._joined("authors", _starts([len(each.names) for each in indexes]))
         self._sequence_starts = _starts([len(index.sequences) for index in indexes])
-        self.first_terms = self._joined(lambda index: column(index.starts[:-1]), self._sequence_starts)
+        self.first_terms = self._joined("starts", self._sequence_starts)
         """Where the terms of each record begin, in one sequence of all."""
 
-    def _joined(self, of: Callable[[ScopeIndex], Numbers], starts: Numbers | None = None) -> Numbers:
-        """Return a column of all indexes, whose numbers count from 0 in each, or from its start."""
-        columns = [of(index) for index in self._indexes]
-        if starts is not None and len(columns) > 1:
-            columns = [each + start for each, start in zip(columns, starts, strict=False)]
-        return joined(columns)
+    def _joined(self, name: ColumnName, starts: Numbers | None = None, of_none: int | None = None) -> Numbers:
+        """Return a column of all indexes, whose numbers count from 0 in each, or from its start.
+
+        ``of_none`` is the number that stands for none, in each.
+        """
+        columns: list[Numbers] = []
+        for place, index in self._filled:
+            own, start = index.copy(name), 0 if starts is None else int(starts[place])
+            if start:
+                own = own + start if of_none is None else np.where(own == of_none, own, own + start)
+            columns.append(own)
+        return joined(columns) if columns else np.zeros(0, dtype=np.int64)
 
     def term_counts(self, records: Numbers) -> Numbers:
         """Return the number of terms of each record."""
@@ -66,7 +73,7 @@ class ScopeColumns:
         """Return a row for each term: which of the records hold it."""
         parts = self.parts(records)
         found = np.zeros((len(terms), len(records)), dtype=np.bool_)
-        for part, index in enumerate(self._indexes):
+        for part, index in self._filled:
             of_part = np.flatnonzero(parts == part)
             numbers = records[of_part] - self.starts[part]
             for place, term in enumerate(terms):
@@ -112,7 +119,7 @@ class ScopeColumns:
         """Return which of ``terms`` is at each place of the sequence of all terms; -1 for another."""
         found = np.full(len(ats), -1, dtype=np.int64)
         parts = np.searchsorted(self._sequence_starts, ats, side="right") - 1
-        for part, index in enumerate(self._indexes):
+        for part, index in self._filled:
             of_part = parts == part
             places = np.full(index.term_count, -1, dtype=np.int64)
             for place, term in enumerate(terms):
@@ -129,4 +136,4 @@ def joined[Item: np.generic](columns: Sequence[NDArray[Item]]) -> NDArray[Item]:
 
 
 def _starts(counts: Sequence[int]) -> Numbers:
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.array(counts, dtype=np.int64))])
+    return np.array([0, *accumulate(counts)], dtype=np.int64)

@@ -1,10 +1,9 @@
 """The terms and vectors of the nodes of one target, in this process. Pure.
 
-It counts the same as the server: see ``fulltext`` for words. For vectors it names the nodes that may be among the
-nearest; the server compares these, so scores are the server's.
+It counts the same as the server: see ``fulltext`` for words, and ``GRID`` for vectors.
 
-Columns grow as arrays of the standard library. A search copies what it needs of them into numpy's: a view would forbid
-an array to grow.
+Columns grow as arrays of the standard library. Searches use copies of them, which are kept until a node is read: a view
+of numpy would forbid an array to grow.
 """
 
 from __future__ import annotations
@@ -12,21 +11,20 @@ from __future__ import annotations
 import math
 import sys
 from array import array
-from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice
-from typing import Any, Final
+from heapq import nsmallest
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from graphweft_workers.retrieval.continued_turns import corrects, is_bare_answer
+from graphweft_workers.retrieval.continued_turns import corrects, is_bare_answer, quotes_another
 from graphweft_workers.retrieval.empty_turns import tells_nothing
 from graphweft_workers.retrieval.questions import has_number, has_time, tells_words
-from graphweft_workers.retrieval.ranking import K1, B, Candidate, idf
+from graphweft_workers.retrieval.ranking import GRID, K1, B, Candidate, idf
 from graphweft_workers.retrieval.selection import select
 from graphweft_workers.text.terms import terms as terms_of
 
@@ -34,20 +32,19 @@ type Numbers = NDArray[np.int64]
 """Of nodes, terms or sessions; or counts."""
 type Floats = NDArray[np.float64]
 type Mask = NDArray[np.bool_]
+type ColumnName = Literal["lengths", "before", "after", "flags", "sessions", "days_of", "authors", "starts"]
 
 ITEM_BYTES: Final = 4
 """Of a number in a column, and of a component of a vector."""
 _LEAST_SIZE: Final = 1e-12
-_ROUNDING: Final = 2.0**-23
-"""Part of a 32-bit number by which its rounding changes it at most, twice over."""
-_TINY: Final = 2.0**-149
-"""The least 32-bit number above 0."""
-_SLACK: Final = 5e-5
-"""Cosines that differ by less may be equal for a server: it rounds scores to five decimals and computes in 32 bits."""
+_MORE: Final = 16
+"""Vectors for which there is room beside those of a build; of more vectors, one for so many."""
 _NEARLY: Final = 1e-9
 """Part of a score by which two ways to sum it differ at most."""
 _INDEX_BYTES: Final = 4_000
 """Of an index without nodes: there may be one for any scope that a request names."""
+_COPY_BYTES: Final = 8 * len(get_args(ColumnName.__value__))
+"""Of the copies of the columns, for a node."""
 _VECTORS_BYTES: Final = 1_000
 _FREED_BYTES: Final = 4_000
 """Beside vectors, what numpy keeps of freed arrays for its next ones."""
@@ -59,10 +56,11 @@ _POSTING_BYTES: Final = 2 * ITEM_BYTES + 1
 _NO_POSTINGS: Final = (array("I"), array("I"))
 _GAP: Final = timedelta(hours=1)
 """Turns of a thread that are further apart belong to different sessions."""
-TIME, NUMBER, EMPTY, ASKS, SHORT, USERS, OF_LAST, OF_OWN = 1, 2, 4, 8, 16, 32, 64, 128
+TIME, NUMBER, EMPTY, ASKS, SHORT, USERS, OF_LAST, OF_OWN, QUOTES = 1, 2, 4, 8, 16, 32, 64, 128, 256
 """What is known of a node: it names a time or a number; it is a turn that tells nothing; it ends with a question; it is
 a turn of few words; it is the user's, or known beside turns; it is about the turn before, a question that it answers or
-what it corrects or completes; it is about the own turn before that one, too."""
+what it corrects or completes; it is about the own turn before that one, too; it quotes somebody who speaks of
+themselves."""
 _NODE_TERMS: Final = 10
 """A node without terms takes as long to read as a node of so many, about."""
 _FEW: Final = 4
@@ -107,21 +105,17 @@ class TermMatches:
 
 
 class Vectors:
-    """Unit vectors of one length, with room for ``most`` of them."""
+    """Unit vectors of one length, with room for ``most`` of them; it makes more room where it must."""
 
     def __init__(self, most: int) -> None:
         self.numbers = array("I")
         """The node of each vector."""
         self.dimensions = 0
-        self.later: list[int] = []
-        """Nodes that got a vector later: a few, which a server always compares."""
         self._most = most
         self._rows: NDArray[np.float32] = np.empty((0, 0), dtype=np.float32)
-        self._usual = True
-        """Whether the squares of all sizes are numbers of 32 bits."""
 
     def add(self, vectors: Sequence[tuple[int, Sequence[float]]]) -> None:
-        """Add the vectors of nodes; a zero vector is left out. Raises ``Unfit`` if lengths differ or one is tiny."""
+        """Add the vectors of nodes; a zero vector is left out. Raises ``Unfit`` if lengths differ or one is extreme."""
         for number, vector in vectors:
             size = math.hypot(*vector)
             if not size or not math.isfinite(size):  # its score is no number, and servers leave it out
@@ -131,14 +125,12 @@ class Vectors:
                 self._rows = np.empty((self._most, self.dimensions), dtype=np.float32)
             if len(vector) != self.dimensions:
                 raise Unfit("its vectors have several lengths")
-            if not math.isfinite(1 / size):
-                raise Unfit("one of its vectors is too small")
-            whole = np.asarray(vector, dtype=np.float64) / size
-            row = whole.astype(np.float32)
-            lost = (row == 0) & (whole != 0)  # only a component that is 0 becomes 0: see ``apart``
-            row[lost] = np.copysign(_TINY, whole[lost])
-            self._usual = self._usual and _LEAST_SIZE < size < 1 / _LEAST_SIZE
-            self._rows[len(self.numbers)] = row
+            if not _LEAST_SIZE < size < 1 / _LEAST_SIZE:
+                raise Unfit("the squares of one of its vectors are no numbers of 32 bits")
+            if len(self.numbers) == len(self._rows):
+                more = np.empty((_MORE + len(self._rows) // _MORE, self.dimensions), dtype=np.float32)
+                self._rows = np.concatenate([self._rows, more])
+            self._rows[len(self.numbers)] = np.asarray(vector, dtype=np.float64) / size
             self.numbers.append(number)
 
     @property
@@ -147,28 +139,23 @@ class Vectors:
         rows = _FREED_BYTES + self._rows.nbytes if self.dimensions else 0
         return _VECTORS_BYTES + rows + sys.getsizeof(self.numbers)
 
-    def near(self, vector: Sequence[float], count: int) -> list[int]:
-        """Return the places of vectors of which the ``count`` nearest are a part; more, where cosines nearly equal."""
-        if len(self.numbers) <= count:
-            return list(range(len(self.numbers)))
+    def near(self, vector: Sequence[float], count: int) -> tuple[Numbers, Numbers]:
+        """Return the places of the ``count`` nearest, and all that are as near as the last; and the score of each.
+
+        A score is (1 + cosine) / 2, in units of 1 / ``GRID``.
+        """
         wanted = (np.asarray(vector, dtype=np.float64) / math.hypot(*vector)).astype(np.float32)
         # Without BLAS, whose threads take the processors of others.
         cosines = np.einsum("ij,j->i", self._rows[: len(self.numbers)], wanted)
-        # Of two cosines, each is a sum of products whose sizes sum up to 1.
-        margin = 2 * (self.dimensions + 2) * _ROUNDING + _SLACK
-        least = float(np.partition(cosines, -count)[-count]) - margin
-        return np.flatnonzero(cosines >= least).tolist()
-
-    def apart(self, vector: Sequence[float], places: Sequence[int]) -> set[int]:
-        """Return those of ``places`` that every server gives one and the same score.
-
-        No component is other than 0 in both vectors.
-        """
-        if not self._usual:
-            return set()
-        common = np.flatnonzero(np.asarray(vector, dtype=np.float64))
-        alone = ~self._rows[np.asarray(places)[:, None], common].any(axis=1)
-        return {place for place, is_alone in zip(places, alone.tolist(), strict=True) if is_alone}
+        places = np.arange(len(cosines))
+        if len(cosines) > count:
+            last = np.sort(cosines)[-count]  # a partition takes ten times as long where many are equal
+            places = np.flatnonzero(cosines >= last - 3 / GRID)
+        scores = np.floor((1 + cosines[places].astype(np.float64)) * (GRID / 2) + 0.5).astype(np.int64)
+        if len(cosines) > count:
+            is_near = scores >= np.partition(scores, -count)[-count]
+            places, scores = places[is_near], scores[is_near]
+        return places, scores
 
 
 class ScopeIndex:
@@ -180,7 +167,6 @@ class ScopeIndex:
         """Nodes that are not read yet, the next one last."""
         self._unread: list[str] = []
         """The terms of the last node that are not read yet."""
-        self._first_are_read = False
         self.keys: list[str] = []
         self.numbers: dict[str, int] = {}
         """The number of each key."""
@@ -188,9 +174,6 @@ class ScopeIndex:
             raise Unfit("two of its nodes have one id")
         self._size = 0
         """Bytes of all strings, pairs and postings, never too few: a character takes up to 4."""
-        self._by_key = array("I")
-        """The numbers of the nodes in the order of their keys; empty if servers may sort these differently."""
-        self._sorts_keys = all(node.key.isascii() for node in nodes)
         self.vectors: Vectors | None = None
         self.newest = ""
         """The time of the last node."""
@@ -210,7 +193,7 @@ class ScopeIndex:
         """The numbers of the terms of all nodes, in order."""
         self.starts = array("I", [0])
         """Where the terms of each node begin, and the end of the last."""
-        self.flags = bytearray()
+        self.flags = array("H")
         """What is known of each node: ``EMPTY``, ``ASKS`` and others."""
         self.before = array("I")
         """The turn before each node in its session; the node itself if there is none."""
@@ -225,6 +208,8 @@ class ScopeIndex:
         self._authors: dict[str, int] = {}
         self.names: list[frozenset[str]] = []
         """The terms of each author's name."""
+        self._copies: dict[str, Numbers] = {}
+        """Copies of columns, by their names."""
 
     def read(self, terms: int) -> bool:
         """Read nodes of about ``terms`` terms, or a part of a longer one; return whether all are read."""
@@ -240,9 +225,6 @@ class ScopeIndex:
             if self._unread:
                 return False
             left -= len(some) + _NODE_TERMS
-        if self._sorts_keys and not self._first_are_read:
-            self._by_key = array("I", sorted(range(len(self.keys)), key=self.keys.__getitem__))
-        self._first_are_read = True
         return True
 
     def add(self, nodes: Sequence[IndexedNode]) -> None:
@@ -255,12 +237,11 @@ class ScopeIndex:
             raise Unfit("two of its nodes have one id")
         if ordered and ordered[0].time <= self.newest:
             raise Unfit("a node that was added is not later than the others")
-        if self._sorts_keys and not all(node.key.isascii() for node in nodes):
-            raise Unfit("servers may sort the key of a node that was added differently")
         self._waiting = ordered[::-1]
 
     def _begin(self, node: IndexedNode) -> None:
         """Read all of a node but which terms it has."""
+        self._copies.clear()
         number = len(self.keys)
         self.keys.append(node.key)
         self.numbers[node.key] = number
@@ -279,11 +260,10 @@ class ScopeIndex:
         self.flags.append(_flags_of(node, self._unread))
         self.starts.append(len(self.sequences))
         self._link(number, node)
-        if self._first_are_read and self._sorts_keys:
-            insort(self._by_key, number, key=self.keys.__getitem__)
 
     def _hold(self, terms: Sequence[str]) -> None:
         """Read terms of the last node."""
+        self._copies.clear()
         number = len(self.keys) - 1
         for term, times in Counter(terms).items():
             held = self._postings.get(term)
@@ -344,6 +324,15 @@ class ScopeIndex:
         is_own = own != before and self.authors[own] == self.authors[number] and is_other
         return OF_LAST | OF_OWN if is_own else OF_LAST
 
+    def copy(self, name: ColumnName) -> Numbers:
+        """Return a column with a value for each node, until the next one is read. Nobody writes to it."""
+        found = self._copies.get(name)
+        if found is None:
+            values: array[int] = getattr(self, name)
+            found = self._copies[name] = column(values)[: len(self.keys)]
+            found.flags.writeable = False
+        return found
+
     @property
     def mean(self) -> float:
         """The mean length of the nodes."""
@@ -358,12 +347,13 @@ class ScopeIndex:
     def bytes(self) -> int:
         """The size: never less than it is, and at most about twice as much."""
         lists = (
-            self.keys, self.numbers, self._by_key, self.lengths, self._postings, self._limited, self.days,
+            self.keys, self.numbers, self.lengths, self._postings, self._limited, self.days,
             self.days_of, self._term_numbers, self._terms, self.sequences, self.starts, self.flags, self.before,
             self.after, self.sessions, self.session_lengths, self._last, self.authors, self._authors, self.names,
         )  # fmt: skip
         vectors = self.vectors.bytes if self.vectors is not None else 0
-        return _INDEX_BYTES + sum(map(sys.getsizeof, lists)) + self._size + vectors
+        copies = _COPY_BYTES * len(self.keys)
+        return _INDEX_BYTES + sum(map(sys.getsizeof, lists)) + self._size + copies + vectors
 
     def postings(self, term: str, valid: Mask | None, limit: int | None = None) -> tuple[Numbers, Numbers]:
         """Return the latest ``limit`` nodes that hold a term, the oldest first, and how often each does; None: all."""
@@ -407,7 +397,7 @@ class ScopeIndex:
         postings = [(term, *self.postings(term, valid)) for term in terms]
         holding = {term: len(numbers) for term, numbers, _ in postings}
         total = len(self.keys) if valid is None else int(valid.sum())
-        length = self.total_length if valid is None else int(column(self.lengths)[valid].sum())
+        length = self.total_length if valid is None else int(self.copy("lengths")[valid].sum())
         allowed: Mask | None = None
         if total > most:
             selection = select(holding, most)
@@ -424,7 +414,7 @@ class ScopeIndex:
         self, words: TermMatches, *, total: int, mean_length: float, holding: Mapping[str, int], count: int, of: int
     ) -> list[Candidate]:
         """Return the candidates of which the ``count`` best by BM25 are a part; see ``ranking.bm25``."""
-        norms = K1 * (1 - B + B * column(self.lengths) / (mean_length or 1.0))
+        norms = K1 * (1 - B + B * self.copy("lengths") / (mean_length or 1.0))
         scores = np.zeros(len(norms))
         for term, numbers, times in words.postings:
             scores[numbers] += idf(total, holding.get(term, 0)) * times / (times + norms[numbers])
@@ -443,25 +433,19 @@ class ScopeIndex:
             for number, held in counts.items()
         ]
 
-    def near(self, vector: Sequence[float], count: int) -> list[str] | None:
-        """Return the keys of the nodes of which the ``count`` nearest are a part; None if the server must find them."""
+    def near(self, vector: Sequence[float], count: int) -> list[tuple[float, str]] | None:
+        """Return score and key of the ``count`` nearest nodes, ties by key; None if the server must find them.
+
+        A score is (1 + cosine) / 2, rounded to 5 decimals as the server's; the last of these may differ by one.
+        """
         if self.vectors is None or self.vectors.dimensions != len(vector):
             return None
         if not _LEAST_SIZE < math.hypot(*vector) < 1 / _LEAST_SIZE:  # the sums of its numbers may overflow
             return None
-        places, of_place = self.vectors.near(vector, count), self.vectors.numbers
-        near = [*(of_place[place] for place in places), *self.vectors.later]
-        if len(near) > 2 * count:
-            tied = {of_place[place] for place in self.vectors.apart(vector, places)}
-            near = self._without_ties(near, tied, count)
-        return [self.keys[number] for number in near]
-
-    def _without_ties(self, near: list[int], tied: set[int], count: int) -> list[int]:
-        """Leave out all but the ``count`` first by key of nodes with equal scores: ties go by key."""
-        if not self._by_key:
-            return near
-        kept = islice((number for number in self._by_key if number in tied), count)
-        return [*(number for number in near if number not in tied), *kept]
+        places, scores = self.vectors.near(vector, count)
+        keys, numbers = self.keys, self.vectors.numbers
+        near = [(-int(score), keys[numbers[at]]) for at, score in zip(map(int, places), scores, strict=True)]
+        return [(-score / GRID, key) for score, key in nsmallest(count, near)]
 
     def valid(self, at: str | None, since: str | None = None) -> Mask | None:
         """Return which nodes are valid then, or at any time since ``since``, by number; None for all."""
@@ -515,6 +499,7 @@ def _flags_of(node: IndexedNode, of_node: Sequence[str]) -> int:
         | ASKS * node.said.rstrip(" \"')").endswith(("?", "\uff1f", "\u061f"))
         | SHORT * (is_turn and tells_words(of_node) < _FEW)
         | USERS * (node.role == "user" or not is_turn)
+        | QUOTES * quotes_another(node.said)
     )
 
 

@@ -1,9 +1,9 @@
 """The indexes of scopes that this process keeps, each for one state of what its scope holds.
 
-An index is right while the graph has the version that it was built from, as read after the search began. If the graph
-has moved on, the marks of its scope (``scope_marks``) say whether that concerns it. Memories that were added meanwhile
-are added to it; after any other change the server answers, and the index is built anew beside it, from the second
-search of a scope on. One is built at a time, and apps take turns.
+An index is right while the marks of its scope (``scope_marks``) are those that it was built from, as read after the
+search began; without marks that tell all changes of its scope, while the graph has that version. Memories that were
+added meanwhile are added to it; after any other change the server answers, and the index is built anew beside it, from
+the second search of a scope on. One is built at a time, and apps take turns.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import batched
 from typing import Any, Final, Protocol
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
@@ -49,8 +50,8 @@ _LOOK: Final = 10
 """Steps of a build between two looks at the version."""
 _MOST_ADDED: Final = 200
 """Nodes that are added to an index at once."""
-_MOST_LATER: Final = 200
-"""Added nodes that have a vector or wait for one: the server compares them with each question."""
+_MOST_WITHOUT: Final = 200
+"""Nodes of an index that wait for a vector: with each new vector of the app they are asked for theirs."""
 _MOST_SCOPES: Final = 10_000
 """Scopes of all apps of which it is known that they were searched."""
 _MOST_WAITING: Final = 1_000
@@ -100,16 +101,18 @@ class VersionSource(Protocol):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Kept:
-    """An index, and the last version of the graph and marks for which it was right."""
+    """An index, and the state for which it is right."""
 
     index: ScopeIndex
     version: object
-    marks: Marks
+    """Of the graph when it was built."""
+    marks: Marks | None
+    """The last ones for which it was right; None if none tell all changes."""
     bytes: int
     at: float
     """Monotonic time at which the marks were read."""
     without_vector: dict[str, None] = field(default_factory=dict[str, None])
-    """The keys of added nodes that had no vector yet."""
+    """The keys of the nodes that had no vector yet."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while it is compared with the graph."""
     used: int
@@ -202,60 +205,80 @@ class ScopeIndexes:
         self._searches += 1
         keys = {of: key for of, target in enumerate(targets) if (key := _key_of(app_id, target)) is not None}
         right: dict[int, ScopeIndex] = {}
-        if any(key in self._kept for key in keys.values()):
-            version = await self.versions.current(app_id, min(timeout_s, self.timing.version_s))
-            kept = {of: self._kept[key] for of, key in keys.items() if key in self._kept}  # something may be erased
-            if version is not None:
-                same = frozenset(of for of, each in kept.items() if each.version is version)
-                others = {of: each for of, each in kept.items() if of not in same}
-                same |= await self._compared(app_id, targets, others, version)
-                for of in same:
-                    if self._kept.get(keys[of]) is kept[of]:
-                        self._kept.move_to_end(keys[of])
-                        kept[of].used = self._searches
-                        right[of] = kept[of].index
+        kept = {of: self._kept[key] for of, key in keys.items() if key in self._kept}
+        if kept:
+            limit_s = min(timeout_s, self.timing.version_s)
+            marks = {of: self._marks_of(targets[of]) for of in kept}
+            by_marks = {of: some for of, some in marks.items() if some is not None and kept[of].marks is not None}
+            by_version = {of: each for of, each in kept.items() if of not in by_marks}
+            same = [
+                *await self._with_same_marks(app_id, targets, kept, by_marks, limit_s),
+                *await self._with_same_version(app_id, targets, by_version, limit_s),
+            ]
+            for of in same:
+                if self._kept.get(keys[of]) is kept[of]:  # else something was erased meanwhile
+                    self._kept.move_to_end(keys[of])
+                    kept[of].used = self._searches
+                    right[of] = kept[of].index
         self.hits += len(right)
         self.misses += len(targets) - len(right)
         if missing := [(key, targets[of]) for of, key in keys.items() if of not in right]:
             self._build_later(app_id, missing)
         return right
 
-    async def _compared(
-        self, app_id: str, targets: Sequence[SearchTarget], kept: Mapping[int, _Kept], version: object
-    ) -> frozenset[int]:
-        """Return the places of the indexes that are right for a later version of the graph, by the marks in it.
+    async def _with_same_version(
+        self, app_id: str, targets: Sequence[SearchTarget], kept: Mapping[int, _Kept], timeout_s: float
+    ) -> Sequence[int]:
+        """Return the places of the indexes that were built from the version of the graph. Others are dropped."""
+        version = await self.versions.current(app_id, timeout_s) if kept else None
+        if version is None:
+            return ()
+        for of, each in kept.items():
+            if each.version is not version:
+                self._drop_if_kept(app_id, targets[of], each)
+        return [of for of, each in kept.items() if each.version is version]
 
-        Added memories are added to them first. Indexes that are wrong are dropped.
+    async def _with_same_marks(
+        self,
+        app_id: str,
+        targets: Sequence[SearchTarget],
+        kept: Mapping[int, _Kept],
+        concerned: Mapping[int, TargetMarks],
+        timeout_s: float,
+    ) -> Sequence[int]:
+        """Return the places of the indexes that are right by their marks. Others are dropped.
+
+        Added memories are added to them first.
         """
-        concerned = {of: self._marks_of(targets[of]) for of in kept}
         began = self.clock.monotonic()
         now: Marks = {}
-        if wanted := [marks for marks in concerned.values() if marks is not None]:
-            try:
-                now = await self._read_marks(app_id, wanted)
-            except (QueryFailed, GraphUnavailable):
-                return frozenset()
-        found: set[int] = set()
+        try:
+            if concerned:
+                now = await self._read_marks(app_id, concerned.values(), timeout_s)
+        except (QueryFailed, GraphUnavailable):
+            return ()
+        found: list[int] = []
         for of, marks in concerned.items():
             each = kept[of]
             async with each.lock:
                 if each.at > began:  # another search compared it with later marks
-                    found.add(of)
-                elif marks is not None and await self._is_right(app_id, targets[of], each, marks, now):
-                    each.version, each.marks, each.at = version, now, began
-                    found.add(of)
-                elif (key := _key_of(app_id, targets[of])) is not None and self._kept.get(key) is each:
-                    self._drop(key)
-        return frozenset(found)
+                    found.append(of)
+                elif await self._is_right(app_id, targets[of], each, marks, now):
+                    each.marks, each.at = now, began
+                    found.append(of)
+                else:
+                    self._drop_if_kept(app_id, targets[of], each)
+        return found
 
     async def _is_right(self, app_id: str, target: SearchTarget, kept: _Kept, marks: TargetMarks, now: Marks) -> bool:
         """Tell whether an index is right for the marks, once what was added to its scope is added to it."""
-        if not marks.are_kept(kept.marks, now):
+        before = kept.marks or {}
+        if not marks.are_kept(before, now):
             return False
-        if not marks.are_same(kept.marks, now):
+        if not marks.are_same(before, now):
             if not await self._extended(app_id, target, kept):
                 return False
-        elif kept.marks.get(marks.vectors) == now.get(marks.vectors):
+        elif before.get(marks.vectors) == now.get(marks.vectors):
             return True
         return await self._add_vectors(app_id, target, kept)
 
@@ -264,9 +287,9 @@ class ScopeIndexes:
         written = self.written()
         return None if written is None or written & MARKED else marks_of(target)
 
-    async def _read_marks(self, app_id: str, of: Iterable[TargetMarks]) -> Marks:
+    async def _read_marks(self, app_id: str, of: Iterable[TargetMarks], timeout_s: float) -> Marks:
         text, params = reading([id for each in of for id in each.ids])
-        table = await self.graph.read(app_id, text, params, timeout_s=self.timing.version_s)
+        table = await self.graph.read(app_id, text, params, timeout_s=timeout_s)
         return {str(id): str(value) for id, value in table.rows}
 
     async def _extended(self, app_id: str, target: SearchTarget, kept: _Kept) -> bool:
@@ -281,53 +304,57 @@ class ScopeIndexes:
         try:
             later, sizes = await asyncio.gather(
                 ask(statements.later(dialect, target, after=index.newest, limit=_MOST_ADDED + 1)),
-                ask(statements.size_of_nodes(dialect, target)),
+                ask(statements.size(dialect, target)),  # of 10,000 nodes half as long as with their characters
             )
             nodes = [node_of(row) for row in later.rows]
             if len(nodes) > _MOST_ADDED or len(index.keys) + len(nodes) > _MOST_NODES:
                 return False
             length = index.total_length + sum(node.length for node in nodes)
-            if not sizes.rows or (len(index.keys) + len(nodes), length) != tuple(sizes.rows[0][:2]):
+            if not sizes.rows or (len(index.keys) + len(nodes), length) != tuple(sizes.rows[0]):
                 return False
             if any(terms_in(node) > _STEP for node in nodes):  # searches would meet a part of it
                 return False
             index.add(nodes)
         except (QueryFailed, GraphUnavailable, Unfit):
             return False
-        key = _key_of(app_id, target)
         try:
             await _read_all(index)
         except asyncio.CancelledError:
-            if key is not None and self._kept.get(key) is kept:
-                self._drop(key)  # its size and what has no vector are not known
+            self._drop_if_kept(app_id, target, kept)  # its size and what has no vector are not known
             raise
         self.added += len(nodes)
         if index.vectors is not None:
             kept.without_vector.update(dict.fromkeys(node.key for node in nodes))
-        if key is not None and self._kept.get(key) is kept:
-            return self._grown(key, kept, index.bytes + _bytes_of(key))
-        return True
+        return self._resized(app_id, target, kept)
 
     async def _add_vectors(self, app_id: str, target: SearchTarget, kept: _Kept) -> bool:
-        """Note the nodes that have got a vector: the server compares these with each question.
+        """Add the vectors that nodes have got; return whether the index is right then.
 
-        Return whether they are few enough for that.
+        It is not if too many nodes wait for one. A vector that took the place of another counts from the next build on.
         """
-        vectors, missing = kept.index.vectors, kept.without_vector
-        if self.model is None or vectors is None or not missing:
+        index, missing = kept.index, kept.without_vector
+        if index.vectors is None or not missing:
             return True
-        if len(missing) + len(vectors.later) > _MOST_LATER:
+        if len(missing) > _MOST_WITHOUT:
             return False
-        asked = statements.with_vectors(self.graph.dialect, target, list(missing), model=self.model)
         try:
-            rows = (await self.graph.read(app_id, asked.text, asked.params, timeout_s=self.timing.build_query_s)).rows
-        except (QueryFailed, GraphUnavailable):
+            for keys in batched(list(missing), _VECTORS):
+                await self._read_vectors(app_id, target, index, keys, missing)
+        except (QueryFailed, GraphUnavailable, Unfit):
             return False
-        for (key,) in rows:
-            if key in missing:
-                del missing[key]
-                vectors.later.append(kept.index.numbers[key])
-        return True
+        return self._resized(app_id, target, kept)
+
+    async def _read_vectors(
+        self, app_id: str, target: SearchTarget, index: ScopeIndex, keys: Sequence[str], missing: dict[str, None]
+    ) -> None:
+        """Add the vectors of nodes to an index; those that have one are missing no more."""
+        assert self.model is not None
+        assert index.vectors is not None
+        asked = statements.vectors(self.graph.dialect, target, keys, model=self.model)
+        rows = (await self.graph.read(app_id, asked.text, asked.params, timeout_s=self.timing.build_query_s)).rows
+        index.vectors.add(sorted((index.numbers[key], vector) for key, vector in rows if key in missing))
+        for key, _ in rows:
+            missing.pop(key, None)
 
     def purge(self) -> None:
         """Drop all indexes, and those that are being built."""
@@ -417,7 +444,7 @@ class ScopeIndexes:
         if version is None:
             raise _Outdated
         marks = self._marks_of(target)
-        before: Marks = {} if marks is None else await self._read_marks(app_id, [marks])
+        before = None if marks is None else await self._read_marks(app_id, [marks], self.timing.version_s)
         if marks is not None and self.graph.settle_s:  # what was written with the marks is seen then
             await self.clock.sleep(self.graph.settle_s)
         began = self.clock.monotonic()
@@ -433,9 +460,9 @@ class ScopeIndexes:
             seen = began if marks is None else self.clock.monotonic() + self.graph.settle_s
             if not self.versions.may_keep(app_id, now, seen):
                 raise _Outdated
-            if marks is None or now is version:
+            if marks is None or before is None or now is version:
                 return now
-            found = await self._read_marks(app_id, [marks])
+            found = await self._read_marks(app_id, [marks], self.timing.version_s)
             if not marks.are_kept(before, found):
                 raise _Outdated
             if marks.are_same(before, found):
@@ -485,17 +512,14 @@ class ScopeIndexes:
         while await self._rested(lambda: not index.read(_STEP)):
             self._check_size(index.bytes)
         if target.vector is not None and self.model is not None:
-            index.vectors = vectors = Vectors(len(index.keys))
+            index.vectors = Vectors(len(index.keys))
             missing = dict.fromkeys(index.keys)
             for step, first in enumerate(range(0, len(index.keys), _VECTORS), 1):
                 began = self.clock.monotonic()
                 if step % _LOOK == 0:
                     await check()
                 keys = index.keys[first : first + _VECTORS]
-                rows = (await ask(statements.vectors(dialect, target, keys, model=self.model))).rows
-                vectors.add(sorted((index.numbers[key], vector) for key, vector in rows))
-                for key, _ in rows:
-                    missing.pop(key, None)
+                await self._read_vectors(app_id, target, index, keys, missing)
                 self._check_size(index.bytes)
                 await self.clock.sleep((self.clock.monotonic() - began) * self.timing.rest)
             return index, missing
@@ -512,6 +536,12 @@ class ScopeIndexes:
         await self.clock.sleep((self.clock.monotonic() - began) * self.timing.rest)
         return result
 
+    def _drop_if_kept(self, app_id: str, target: SearchTarget, kept: _Kept) -> None:
+        """Drop an index, but none that took its place meanwhile."""
+        key = _key_of(app_id, target)
+        if key is not None and self._kept.get(key) is kept:
+            self._drop(key)
+
     def _drop(self, key: _Key) -> None:
         kept = self._kept.pop(key, None)
         if kept is not None:
@@ -527,6 +557,13 @@ class ScopeIndexes:
             self._kept[key] = kept
             self.bytes += kept.bytes
         return evicted is not None
+
+    def _resized(self, app_id: str, target: SearchTarget, kept: _Kept) -> bool:
+        """Count the bytes of an index that has grown; without room it is dropped. Return whether it is right."""
+        key = _key_of(app_id, target)
+        if key is None or self._kept.get(key) is not kept:
+            return True
+        return self._grown(key, kept, kept.index.bytes + _bytes_of(key))
 
     def _grown(self, key: _Key, kept: _Kept, size: int) -> bool:
         """Keep an index that has grown, if there is room for it: only this search uses it."""

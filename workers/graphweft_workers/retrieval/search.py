@@ -28,13 +28,13 @@ from graphweft_workers.retrieval.ended import ROUNDS, ValidityEnd, current_first
 from graphweft_workers.retrieval.fulltext import by_words
 from graphweft_workers.retrieval.indexes import Indexes
 from graphweft_workers.retrieval.questions import RankedQuestion, read_question
-from graphweft_workers.retrieval.ranking import Handle, Hit, beside, cosine, falling, fused
+from graphweft_workers.retrieval.ranking import GRID, Handle, Hit, beside, cosine, falling, fused
 from graphweft_workers.retrieval.records import MEMORY_LABEL, STATEMENT, SUMMARY
 from graphweft_workers.retrieval.scope_index import Mask, ScopeIndex
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes, read_index
 from graphweft_workers.retrieval.scope_ranking import FITTING, LEAST, rank
 from graphweft_workers.retrieval.signals import KindIndex, Near, content_terms
-from graphweft_workers.retrieval.statements import GRID, Statement
+from graphweft_workers.retrieval.statements import Statement
 from graphweft_workers.retrieval.targets import pinned, searched
 from graphweft_workers.support.timing import TIMING, RetrievalTiming
 from graphweft_workers.text.terms import query_terms
@@ -44,8 +44,6 @@ type _Kind = IndexType | Literal["words"]
 
 _EMBEDDING: Final = 0.5
 """Share of the remaining time that the embedder may take."""
-_MOST_COMPARED: Final = 2_000
-"""Limit of nodes that an index names to be compared: where more are nearly equal, the server finds the nearest."""
 _KNOWN: Final = frozenset({"fact", "preference", "statement"})
 _FIRST: Final = ("text", "score")
 _WIDEST: Final = 1_000
@@ -206,6 +204,8 @@ class _Search:
         """The latest pinned memories of targets, by ``id`` of the target, once they were asked for."""
         self._ended: dict[tuple[int, str], ValidityEnd | None] = {}
         """What is known to have ended, or not, by target and key."""
+        self._read: dict[tuple[int, Handle], tuple[Any, ...] | None] = {}
+        """The rows that were read, without a score, by target and handle; None for a node that is missing."""
         self._width = min(MOST_ROWS, max(100, 10 * query.top_k))
         """Limit of hits before they are combined, arranged or filtered."""
 
@@ -289,6 +289,11 @@ class _Search:
     def _half(self) -> int:
         return (self._query.top_k + 1) // 2
 
+    @property
+    def _first_count(self) -> int:
+        """The number of rows that are read at first."""
+        return self._query.top_k + min(self._query.top_k, _MOST_MORE)
+
     async def _with_pinned(self, targets: Sequence[SearchTarget], shown: Sequence[Shown]) -> list[Shown]:
         """Return the rows behind the pinned ones, which have the first score: they are there whatever is asked."""
         hits = await self._pinned(targets)
@@ -323,7 +328,7 @@ class _Search:
     async def _arranged(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> Arrangement:
         """Read the first hits, until enough of them tell something."""
         arrangement = Arrangement(_columns(targets), self._query.top_k, self._asked.periods, self._query.shown)
-        looked, count = 0, self._query.top_k + min(self._query.top_k, _MOST_MORE)
+        looked, count = 0, self._first_count
         while looked < len(hits) and not arrangement.full:
             arrangement.add(await self._rows(targets, hits[looked : looked + count]))
             looked, count = looked + count, 2 * count
@@ -484,7 +489,8 @@ class _Search:
         looked_at = {(hit.of, hit.key) for hit in hits[: self._query.top_k + _MOST_MORE]}
         ended_by: dict[tuple[int, str], tuple[int, str]] = {}
         for _ in range(ROUNDS):
-            await self._look_up_ended(targets, looked_at)
+            rows = self._read_rows(targets, hits[: self._first_count])  # which are shown soon; once
+            await asyncio.gather(self._look_up_ended(targets, looked_at), rows)
             found = {
                 at: ender
                 for at in looked_at
@@ -529,6 +535,8 @@ class _Search:
     async def _indexes_of(self, targets: Sequence[SearchTarget], near: Sequence[Hit]) -> list[ScopeIndex]:
         """Return an index of each target: the one of its scope, or one of nodes that are read now."""
         missing = [(of, target) for of, target in enumerate(targets) if id(target) not in self._indexed]
+        if not missing:
+            return [self._indexed[id(target)] for target in targets]
         made = dict(zip(
             [of for of, _ in missing],
             await asyncio.gather(*(self._read_index(of, target, near) for of, target in missing)),
@@ -569,6 +577,10 @@ class _Search:
         if isinstance(self._vector, _NoVector):
             return self._vector
         vector, near = self._vector, [(of, target) for of, target in enumerate(targets) if target.vector is not None]
+        if len(near) == 1:
+            [(of, target)] = near
+            hits_of_one = await self._nearest(target, of, vector, self._width)
+            return hits_of_one if isinstance(hits_of_one, _NoVector) else hits_of_one[: self._width]
         found = await asyncio.gather(*(self._nearest(target, of, vector, self._width) for of, target in near))
         hits = [hit for each in found if not isinstance(each, _NoVector) for hit in each]
         if len(found) > 1:
@@ -591,9 +603,9 @@ class _Search:
         model = self._embedder.model
         index = self._indexed.get(id(target))
         near = index.near(vector, limit) if index is not None and side.index is None else None
-        if near and len(near) <= _MOST_COMPARED:
-            asked = statements.nearest_of(self._dialect, target, near, vector, model=model, limit=limit)
-        elif side.index is None:
+        if near:
+            return [Hit(key, key, score, of) for score, key in near]
+        if side.index is None:
             asked = statements.nearest(self._dialect, target, vector, model=model, limit=limit)
         else:
             wide = max(self._width, limit)
@@ -644,28 +656,43 @@ class _Search:
 
     async def _rows(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> list[tuple[Hit, tuple[Any, ...]]]:
         """Return the hits that still exist, with their rows; these have the columns of ``_columns``."""
-        others = _columns(targets)[len(_FIRST) :]
-        parts = _by_target(targets, hits)
-        tables = await self._each(statements.rows(self._dialect, target, some) for target, some in parts)
-        found: dict[tuple[int, Handle], tuple[Any, ...]] = {}
-        for (target, some), table in zip(parts, tables, strict=True):
-            for handle, text, *cells in table.rows:
-                row = dict(zip(target.shown, cells, strict=True)) | {"kind": target.kind}
-                if isinstance(written := row.get("metadata"), str):
-                    row["metadata"] = _map(written)
-                found[some[0].of, handle] = (text, *(row.get(name) for name in others))
-        if "invalid_at" in others:
-            place = 1 + others.index("invalid_at")
-            there = [hit for hit in hits if (hit.of, hit.handle) in found]
-            await self._look_up_ended(targets, [(hit.of, hit.key) for hit in there])
-            for hit in there:
-                row_now, ended = found[hit.of, hit.handle], self._ended.get((hit.of, hit.key))
-                until = row_now[place] if ended is None else ended.until
+        columns = _columns(targets)
+        place = columns.index("invalid_at") if "invalid_at" in columns else None
+        if place is None:
+            await self._read_rows(targets, hits)
+        else:
+            keys = [(hit.of, hit.key) for hit in hits]
+            await asyncio.gather(self._read_rows(targets, hits), self._look_up_ended(targets, keys))
+        rows: list[tuple[Hit, tuple[Any, ...]]] = []
+        for hit in hits:
+            if (cells := self._read[hit.of, hit.handle]) is None:
+                continue
+            row = (cells[0], hit.score, *cells[1:])
+            if place is not None:
+                ended = self._ended.get((hit.of, hit.key))
+                until = row[place] if ended is None else ended.until
                 if self._query.as_of is not None and isinstance(until, str) and until > utc_text(self._at):
                     until = None  # what ended later had not ended then
-                found[hit.of, hit.handle] = (*row_now[:place], until, *row_now[place + 1 :])
-        rows = [(hit, found[hit.of, hit.handle]) for hit in hits if (hit.of, hit.handle) in found]
-        return [(hit, (text, hit.score, *cells)) for hit, (text, *cells) in rows]
+                row = (*row[:place], until, *row[place + 1 :])
+            rows.append((hit, row))
+        return rows
+
+    async def _read_rows(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> None:
+        """Read the rows of the hits that are not read yet."""
+        others = _columns(targets)[len(_FIRST) :]
+        parts = _by_target(targets, [hit for hit in hits if (hit.of, hit.handle) not in self._read])
+        tables = await self._each(statements.rows(self._dialect, target, some) for target, some in parts)
+        for (target, some), table in zip(parts, tables, strict=True):
+            self._read |= dict.fromkeys((hit.of, hit.handle) for hit in some)
+            places = {name: place for place, name in enumerate((*target.shown, "kind", ""))}
+            order = [places.get(name, places[""]) for name in others]
+            of_metadata = others.index("metadata") if "metadata" in target.shown else None
+            for handle, text, *cells in table.rows:
+                values = (*cells, target.kind, None)
+                row = [values[place] for place in order]
+                if of_metadata is not None and isinstance(written := row[of_metadata], str):
+                    row[of_metadata] = _map(written)
+                self._read[some[0].of, handle] = (text, *row)
 
     async def _enriched(
         self, parts: Sequence[tuple[SearchTarget, Sequence[Hit]]], hits: Sequence[Hit], retrieval_query: str
@@ -700,7 +727,10 @@ class _Search:
         return Table(columns=tuple(table.columns[at] for at in order), rows=tuple(rows))
 
     async def _each(self, asked: Iterable[Statement]) -> list[Table]:
-        return await asyncio.gather(*map(self._ask, asked))
+        found = list(asked)
+        if len(found) == 1:  # the usual case, without a task of its own
+            return [await self._ask(found[0])]
+        return await asyncio.gather(*map(self._ask, found))
 
     async def _ask(self, asked: Statement) -> Table:
         return await self._graph.read(self._app_id, asked.text, asked.params, timeout_s=self._left_s())

@@ -23,6 +23,7 @@ from graphweft_workers.retrieval.scope_index import (
     NUMBER,
     OF_LAST,
     OF_OWN,
+    QUOTES,
     SHORT,
     TIME,
     USERS,
@@ -155,7 +156,9 @@ class _Finder:
         """Each term, its weight, the records that hold it, and how often each does."""
         self._sessions = np.zeros(of.session_count)
         """BM25 of each session."""
-        self._weights = {term: idf(of.count, self._holding(term)) for term in asked.terms}
+        self._counts = {term: self._holding(term) for term in asked.terms}
+        """How many records hold each term."""
+        self._weights = {term: idf(of.count, count) for term, count in self._counts.items()}
 
     def found(self, weights: Mapping[str, float], limit: int) -> Signals:
         """Return the signals of the candidates, and up to ``limit`` records with the rest."""
@@ -205,15 +208,17 @@ class _Finder:
     def _count(self) -> None:
         """Add the terms to the scores of records and sessions, the rarest first."""
         of, room = self._of, [MOST_POSTINGS for _ in self._parts]
-        for held, term in sorted((self._holding(term), term) for term in self._weights):
+        for held, term in sorted((held, term) for term, held in self._counts.items()):
             if not held or not any(room):
                 continue
             found: list[tuple[Numbers, Numbers]] = []
             for place, part in enumerate(self._parts):
-                if room[place]:
-                    numbers, times = self._postings(part, term, room[place])
+                if room[place] and (some := self._postings(part, term, room[place])) is not None:
+                    numbers, times = some
                     room[place] -= len(numbers)
                     found.append((numbers + of.starts[place], times))
+            if not found:
+                continue
             records, times = (joined(each) for each in zip(*found, strict=True))
             weight = self._weights[term]
             self._held.append((term, weight, records, times))
@@ -224,11 +229,17 @@ class _Finder:
             times = counts[sessions]
             self._sessions[sessions] += weight * times / (times + _BASE + of.session_norms[sessions])
 
-    def _postings(self, part: KindIndex, term: str, room: int) -> tuple[Numbers, Numbers]:
-        """Return the latest ``room`` records that hold a term or one that counts like it, and how often each does."""
-        if (alike := self._asked.alike.get(term)) is None:
-            return part.index.postings(term, part.valid, room)
-        found = [part.index.postings(each, part.valid, room) for each in sorted(alike)]
+    def _postings(self, part: KindIndex, term: str, room: int) -> tuple[Numbers, Numbers] | None:
+        """Return the latest ``room`` records that hold a term or one that counts like it, and how often each does.
+
+        None if the part has no such record.
+        """
+        alike = [each for each in sorted(self._asked.alike.get(term, (term,))) if part.index.holding(each)]
+        if not alike:
+            return None
+        found = [part.index.postings(each, part.valid, room) for each in alike]
+        if len(found) == 1:
+            return found[0]
         numbers, places = np.unique(np.concatenate([each for each, _ in found]), return_inverse=True)
         times = np.bincount(places, np.concatenate([each for _, each in found])).astype(np.int64)
         return numbers[-room:], times[-room:]
@@ -239,9 +250,9 @@ class _Finder:
         counted = {term for term, *_ in self._held}
         held = {term for term, _, records, _ in self._held if term in asked_for and self._of.have_content(records)}
         # So many records hold a term that was not counted that one of them tells something.
-        held |= {term for term in asked_for - counted if self._holding(term)}
+        held |= {term for term in asked_for - counted if self._counts[term]}
         rare = max(_FEW, self._of.count // 2)
-        if any(self._holding(term) <= rare for term in held):
+        if any(self._counts[term] <= rare for term in held):
             return True
         return len(held) >= _SHARE * len(asked_for)
 
@@ -404,12 +415,13 @@ class _Finder:
     def _latest(self, candidates: Numbers, covered: Floats) -> Floats | None:
         """Return 1 for what the user told last of all that says as much, half of it for the one before, and so on.
 
-        It counts half where the question has no topic: then two texts with the same words may tell different things.
+        What quotes somebody's words about themselves tells nothing of the user, and counts for none. It counts half
+        where the question has no topic: then two texts with the same words may tell different things.
         """
         of, until, most = self._of, self._asked.until, _most(covered)
         if not until or not most:
             return None
-        told = np.flatnonzero((covered > _NEARLY * most) & (of.flags[candidates] & (USERS | EMPTY) == USERS))
+        told = np.flatnonzero((covered > _NEARLY * most) & (of.flags[candidates] & (USERS | EMPTY | QUOTES) == USERS))
         days = [of.day_names[int(day)] for day in of.days[candidates[told]]]
         numbers = (number for _, number in of.named(candidates[told]))
         by_time = sorted(zip(days, numbers, map(int, told), strict=True), key=lambda each: each[:2], reverse=True)

@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from graphweft_workers.ports.dialect import GraphDialect, SearchTarget, TextSide, VectorSide
-from graphweft_workers.retrieval.ranking import Hit
+from graphweft_workers.retrieval.ranking import GRID, Hit
 
-GRID: Final = 100_000
-"""Vector scores are whole numbers of 1 / GRID: servers compute in 32 bits and differ in the seventh decimal."""
 LONG: Final = 1_000
 """Terms of a text; the server counts those of longer texts, which bounds the reply."""
 _SHORT: Final = 300
@@ -121,20 +119,6 @@ def nearest(
     return Statement(_best(dialect, target, side, _where(source, conditions)), params)
 
 
-def nearest_of(
-    dialect: GraphDialect, target: SearchTarget, keys: Sequence[str], vector: Sequence[float], *, model: str, limit: int
-) -> Statement:
-    """Like ``nearest``, among the nodes of the scope with one of the keys."""
-    side = _vector_side(target)
-    assert target.key is not None
-    params: dict[str, Any] = {"__gw_keys": list(keys), "__gw_vector": list(vector), "__gw_limit": limit}
-    source = (
-        f"UNWIND $__gw_keys AS __gw_key MATCH (n:{dialect.label(target)} {{{dialect.quoted(target.key)}: __gw_key}})"
-    )
-    conditions, values = _with_vector(dialect, target, side, model=model, size=len(vector))
-    return Statement(_best(dialect, target, side, _where(source, conditions)), params | values)
-
-
 def nodes(dialect: GraphDialect, target: SearchTarget, *, after: str, limit: int) -> Statement:
     """Return nodes of the scope at any time, by key: key, time, length, terms, begin and end of their validity.
 
@@ -187,12 +171,6 @@ def _indexed(dialect: GraphDialect, target: SearchTarget, text: TextSide) -> str
 
 def vectors(dialect: GraphDialect, target: SearchTarget, keys: Sequence[str], *, model: str) -> Statement:
     """Return the vectors of the model that nodes of the scope with one of the keys have: key, vector."""
-    asked = with_vectors(dialect, target, keys, model=model)
-    return replace(asked, text=f"{asked.text}, n.{dialect.quoted(_vector_side(target).property)}")
-
-
-def with_vectors(dialect: GraphDialect, target: SearchTarget, keys: Sequence[str], *, model: str) -> Statement:
-    """Return the nodes of the scope with one of the keys that have a vector of the model: key."""
     side = _vector_side(target)
     assert target.key is not None
     key = dialect.quoted(target.key)
@@ -203,7 +181,7 @@ def with_vectors(dialect: GraphDialect, target: SearchTarget, keys: Sequence[str
         conditions.append(f"n.{dialect.quoted(side.model)} = $__gw_model")
         params["__gw_model"] = model
     vector = f"n.{dialect.quoted(side.property)}"
-    return Statement(f"{_where(source, [*conditions, f'{vector} IS NOT NULL'])} RETURN n.{key}", params)
+    return Statement(f"{_where(source, [*conditions, f'{vector} IS NOT NULL'])} RETURN n.{key}, {vector}", params)
 
 
 def of_another_size(dialect: GraphDialect, target: SearchTarget, vector: Sequence[float], *, model: str) -> Statement:

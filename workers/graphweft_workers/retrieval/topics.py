@@ -1,7 +1,8 @@
 """Words that tell the same of a person: "I moved to Bergen" answers "Where do I live?". Pure.
 
-A small table of English, for questions of users about themselves: where they live and work, what something is called,
-whom they are with, which pets they have, when they were born. A model knows more of them; a new installation has none.
+Small tables of English and German, for questions of users about themselves: where they live and work, what something
+is called, whom they are with, which pets they have, when they were born. A model knows more of them; a new
+installation has none.
 """
 
 from __future__ import annotations
@@ -24,19 +25,42 @@ _TOPICS: Final = (
     ("birthday born age", "birthday born age old"),
 )
 """Words of a question, and the words of texts that tell about them."""
+_GERMAN: Final = (
+    (
+        "wohne wohnen lebe adresse zuhause",
+        "wohne wohnen wohnt gewohnt lebe adresse zuhause umziehen umgezogen umzug gezogen eingezogen wohnung haus "
+        "mietvertrag",
+    ),
+    (
+        "arbeite arbeiten job beruf arbeitgeber firma",
+        "arbeite arbeiten job beruf arbeitgeber firma stelle angestellt eingestellt beworben karriere kollegen",
+    ),
+    ("hei\u00dfe hei\u00dft name genannt", "hei\u00dfe hei\u00dft hei\u00dfen name genannt"),
+    (
+        "verheiratet partner partnerin freund freundin single beziehung",
+        "verheiratet partner partnerin freund freundin single beziehung verlobt geheiratet hochzeit getrennt "
+        "geschieden",
+    ),
+    ("haustier haustiere", "haustier haustiere hund katze kater hamster kaninchen papagei pferd welpe"),
+    ("geburtstag geboren alter", "geburtstag geboren alter"),
+)
+_IN_GERMAN: Final = "ich bin der und die "
+"""Words before others that tell the language, by which these have their stems."""
 _PREDICATES: Final = (("lives in",), ("works for",), ("is called",), ("has partner",), (), ("is born on", "is aged"))
 """For each topic, the predicates of statements with one value at a time that are about it."""
 
 
-def _table() -> Mapping[str, frozenset[str]]:
+def _table(topics: Sequence[tuple[str, str]], before: str = "") -> Mapping[str, frozenset[str]]:
+    small = frozenset(terms(before))
     found: dict[str, frozenset[str]] = {}
-    for asked, told in _TOPICS:
-        told_terms = frozenset(terms(told))
-        found.update(dict.fromkeys(terms(asked), told_terms))
+    for asked, told in topics:
+        told_terms = frozenset(terms(before + told)) - small
+        found.update(dict.fromkeys(frozenset(terms(before + asked)) - small, told_terms))
     return found
 
 
-_ALIKE: Final = _table()
+_ALIKE: Final = _table(_TOPICS)
+_ALIKE_IN_GERMAN: Final = _table(_GERMAN, _IN_GERMAN)
 _TOLD: Final = tuple(
     (frozenset(terms(told)), predicates) for (_, told), predicates in zip(_TOPICS, _PREDICATES, strict=True)
 )
@@ -47,13 +71,14 @@ def predicates_of(told: frozenset[str]) -> list[str]:
     return [each for words, predicates in _TOLD if not words.isdisjoint(told) for each in predicates]
 
 
-def alike(asked: Sequence[str]) -> dict[str, frozenset[str]]:
+def alike(asked: Sequence[str], *, is_german: bool = False) -> dict[str, frozenset[str]]:
     """Return, for each term of a question about oneself that has a topic, the terms that tell about it.
 
     Only the first term of a topic has them, so that the topic counts once.
     """
+    table = _ALIKE_IN_GERMAN if is_german else _ALIKE
     found: dict[str, frozenset[str]] = {}
     for term in asked:
-        if (told := _ALIKE.get(term)) is not None and told not in found.values():
+        if (told := table.get(term)) is not None and told not in found.values():
             found[term] = told - (frozenset(asked) - {term})
     return found

@@ -1,7 +1,7 @@
 """Forms of English words that stemming keeps apart: "bought" answers "What did I buy?", "colour" is "color". Pure.
 
-Irregular verbs, without forms that are another common word ("rose", "ground"), and the spellings of two countries. They
-count as one in a question, so what is stored stays as it is.
+Irregular verbs, without forms that are another common word ("rose", "ground"), the spellings of two countries, and the
+words for relatives. They count as one in a question, so what is stored stays as it is.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ kilometer, litre liter, fibre fiber, grey gray, catalogue catalog, dialogue dial
 jewelry, organise organize, organisation organization, realise realize, recognise recognize, apologise apologize,
 specialise specialize, memorise memorize, analyse analyze, licence license, defence defense, offence offense, practise
 practice, travelled traveled, travelling traveling, traveller traveler, cancelled canceled, modelling modeling,
-counselling counseling, counsellor counselor, pyjamas pajamas, mum mom, mummy mommy, aeroplane airplane, doughnut
-donut, yoghurt yogurt, whisky whiskey, cosy cozy, mould mold, plough plow, enrol enroll, fulfil fulfill, ageing aging,
-moustache mustache, tonne ton, kerb curb, sceptical skeptical, manoeuvre maneuver"""
+counselling counseling, counsellor counselor, pyjamas pajamas, grandma
+grandmother granny, grandpa grandfather, mum mom mother mummy mommy mama, dad father daddy papa, aeroplane airplane,
+doughnut donut, yoghurt yogurt, whisky whiskey, cosy cozy, mould mold, plough plow, enrol enroll, fulfil
+fulfill, ageing aging, moustache mustache, tonne ton, kerb curb, sceptical skeptical, manoeuvre maneuver"""
 
 
 def _groups(written: str) -> Iterable[frozenset[str]]:

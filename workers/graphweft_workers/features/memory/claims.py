@@ -335,7 +335,9 @@ _WHEN: Final = (
     r"may|june|july|august|september|october|november|december|(?:mon|tues|wednes|thurs|fri|satur|sun)day)"
 )
 _TAIL: Final = (
-    r"(?:,? (?:now|currently|nowadays|today|yesterday|recently|again|instead|these days|from now on|please|actually|"
+    r"(?:,? (?:just so you know|just saying|by the way|btw|fyi|you know|as you know|as i (?:said|mentioned|told you)|"
+    r"for the record|in case you wonder|though|"
+    r"now|currently|nowadays|today|yesterday|recently|again|instead|these days|from now on|please|actually|"
     rf"officially|(?:since|as of) (?:last )?{_WHEN}|last {_WHEN}|"
     r"(?:a|two|three|some|a few|a couple of) (?:days?|weeks?|months?) ago))$"
 )
@@ -603,7 +605,8 @@ ENGLISH: Final = Language(
         re.IGNORECASE,
     ),
     parts=re.compile(r"\s*(?:,|;)\s*(?:(?:and|but|so) )?(?=(?:i|i'?m|i'?ve|my|we|we'?ve|our|now)\b)"
-                     r"| (?:and|but) (?=(?:i|i'?m|i'?ve|my|we|we'?ve|our|now)\b)", re.IGNORECASE),
+                     r"| (?:and|but) (?=(?:i|i'?m|i'?ve|my|we|we'?ve|our|now)\b)"
+                     r"|\s*, so (?!(?:far|to (?:speak|say)|they say|it seems|much)\b)", re.IGNORECASE),
     one_of_a_kind=frozenset({
         "mother", "mom", "mum", "father", "dad", "wife", "husband", "partner", "girlfriend", "boyfriend", "boss",
         "manager",

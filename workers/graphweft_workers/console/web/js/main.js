@@ -109,8 +109,12 @@ function show({ focus }) {
   leave();
   const { name, query } = route();
   current = name;
-  markPage();
   const page = PAGES[name];
+  if (page.needsApp && !app && session.apps.length === 1 && session.apps_total === 1) {
+    [app] = session.apps;
+    showFrame();
+  }
+  markPage();
   document.title = `${page.title} · graphweft`;
   const body = el("div");
   const faults = el("div");

@@ -1,0 +1,119 @@
+"""What a job makes of events: puts it on the bus, or keeps it while the bus does not take it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from itertools import batched
+from typing import Any, Final
+
+from graphweft.tracing import with_trace
+from graphweft.transport import Outgoing, Transport
+from graphweft_contracts import DeadLetter, Event, InvalidEvent, PartitionRefused, Transient, wire
+from graphweft_contracts.clock import Clock
+from graphweft_workers.engine.usage.job_account import JobAccount
+from graphweft_workers.ports.dead_letters import DeadLetters
+from graphweft_workers.ports.job import AppWait, JobOutcome, JobSkip
+from graphweft_workers.support.timing import JobTiming
+from graphweft_workers.telemetry.metrics import BUS_DURATION, DEAD_LETTERS_WRITTEN, JOB_EVENTS
+
+_APPEND_AT_ONCE: Final = 100
+
+type Unsent = dict[str, list[Event]]
+"""By app: events that the bus has not taken yet, in their order."""
+
+
+class FailedApps(dict[str, Transient]):
+    """By app: why a try of a job fails for events of it."""
+
+    together = True
+    """Whether the apps may be tried together again, because the job says for which it fails."""
+
+
+class JobOutput:
+    """Puts on the bus what one job makes."""
+
+    def __init__(
+        self, transport: Transport, letters: DeadLetters, group: str, account: JobAccount, *,
+        logger: Any, clock: Clock, timing: JobTiming,
+    ) -> None:  # fmt: skip
+        self._transport = transport
+        self._letters = letters
+        self._group = group
+        self._account = account
+        self._logger = logger
+        self._clock = clock
+        self._timing = timing
+        self.appended: int = 0
+        """Events appended to the bus, repeated ones included."""
+
+    async def put(self, outcomes: AsyncGenerator[Sequence[JobOutcome]], unsent: Unsent, failed: FailedApps) -> None:
+        """Put on the bus what a try yields.
+
+        ``unsent`` gets what the bus does not take, and ``failed`` the apps of it, and those that wait.
+        """
+        async with contextlib.aclosing(outcomes):
+            async for each in outcomes:
+                for events in batched((one for one in each if isinstance(one, Event)), _APPEND_AT_ONCE):
+                    await self._append(events, unsent, failed)
+                await self._put_letters([one for one in each if isinstance(one, DeadLetter)])
+                await self._account.skips(Counter((one.app_id, one.reason) for one in each if isinstance(one, JobSkip)))
+                failed.update((one.app_id, one.error) for one in each if isinstance(one, AppWait))
+
+    async def put_unsent(self, app_id: str, unsent: Unsent, failed: FailedApps) -> None:
+        """Try again to append what the bus did not take of an app: each alone, so that none is sent twice."""
+        for event in unsent.pop(app_id, ()):
+            await self._append([event], unsent, failed)
+
+    async def put_due(self, outcomes: AsyncGenerator[Sequence[JobOutcome]]) -> None:
+        """Put on the bus what is due by time alone. Raises ``Transient`` if the bus does not take some of it."""
+        failed = FailedApps()
+
+        async def until_refused() -> AsyncGenerator[Sequence[JobOutcome]]:
+            async with contextlib.aclosing(outcomes):
+                async for each in outcomes:
+                    yield each
+                    for error in failed.values():
+                        raise error
+
+        await self.put(until_refused(), {}, failed)
+
+    async def _append(self, events: Sequence[Event], unsent: Unsent, failed: FailedApps) -> None:
+        """Append events; one that the bus refuses is logged and dropped.
+
+        If their partition takes none until it is mended, ``unsent`` keeps them, so that no model is asked again. Later
+        events of the app follow them.
+        """
+        for event in events:
+            if event.appid in unsent:
+                unsent[event.appid].append(event)
+        events = [event for event in events if event.appid not in unsent]
+        if not events:
+            return
+        try:
+            outgoing = [Outgoing(key=event.key, fields=wire.encode(with_trace(event))) for event in events]
+            with BUS_DURATION.timed("append", clock=self._clock):
+                await self._transport.append(outgoing)
+        except (InvalidEvent, PartitionRefused) as error:
+            if len(events) > 1:  # append each alone to find the refused one
+                for event in events:
+                    await self._append([event], unsent, failed)
+                return
+            [event] = events
+            if isinstance(error, InvalidEvent):
+                self._logger.error("event_refused", event_id=event.id, event_type=event.type, error=str(error))
+                await self._account.skips(Counter({(event.appid, "event_refused"): 1}))
+                return
+            failed[event.appid] = Transient(str(error), retry_after_s=self._timing.refused_s)
+            unsent[event.appid] = [event]
+            return
+        self.appended += len(events)
+        JOB_EVENTS.add(len(events), self._group)
+
+    async def _put_letters(self, letters: Sequence[DeadLetter]) -> None:
+        if not letters:
+            return
+        await self._letters.put(letters)
+        for letter in letters:
+            DEAD_LETTERS_WRITTEN.add(1, letter.reason, app=letter.app_id or "")

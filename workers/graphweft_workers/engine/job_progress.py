@@ -31,6 +31,23 @@ class WaitingApp:
     """The monotonic time of the next try."""
     attempt: int = 0
     """How often it has failed in a row."""
+    unread: int = 0
+    """Its events behind ``end``, up to where the partition was read."""
+    trimmed: int = 0
+    """Entries behind its first place, of whichever app, that left the log before they were read again."""
+
+    def note_read(self, trimmed: int, *, is_all: bool) -> int:
+        """Note that ``seen`` was read behind so many entries that left the log.
+
+        Return how many of its events are lost, once all are read that are there (``is_all``).
+        """
+        self.unread -= len(self.seen)
+        self.trimmed += trimmed
+        if not is_all:
+            return 0
+        lost = min(max(0, self.unread), self.trimmed)
+        self.unread = self.trimmed = 0
+        return lost
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 from graphweft_contracts import InvalidEvent, wire
 from graphweft_contracts.clock import Clock
 from graphweft_workers.engine.job_progress import JobProgress, WaitingApp
+from graphweft_workers.engine.known_erasures import KnownErasures
 from graphweft_workers.engine.log.duplicates import RecentEvents, identity_of
 from graphweft_workers.engine.log.leases import Lease
 from graphweft_workers.engine.log.turns import TurnClock
@@ -36,11 +37,12 @@ class JobReader:
     """Reads the events of one job."""
 
     def __init__(
-        self, bus: Bus, job: Job, account: JobAccount, *, batch_events: int, logger: Any,
+        self, bus: Bus, job: Job, erasures: KnownErasures, account: JobAccount, *, batch_events: int, logger: Any,
         clock: Clock,
     ) -> None:  # fmt: skip
         self._bus = bus
         self._job = job
+        self._erasures = erasures
         self._account = account
         self._batch_events = batch_events
         self._logger = logger
@@ -49,13 +51,19 @@ class JobReader:
     async def next(self, lease: Lease, progress: JobProgress, recent: RecentEvents, *, most_s: float) -> JobBatch:
         """Return the next events of the partition; none if none arrive within some seconds, ``most_s`` at most."""
         number, at = lease.number, progress.position
+        known = self._erasures.number
         batch = await lease.read(at, limit=self._batch_events, most_s=most_s)
-        await self._report_trimmed(number, at, batch)
-        events = [
-            each
-            for each in await self._events(number, batch.entries, recent)
-            if each.event.appid not in progress.waiting and not progress.is_done(each.event.appid, each.offset)
-        ]
+        if batch.lost:
+            await self._report_lost(number, Counter({"": batch.lost}), "the bus trimmed them before they were read")
+        events: list[JobEvent] = []
+        for each in await self._events(number, batch.entries, recent, known):
+            app_id = each.event.appid
+            if progress.is_done(app_id, each.offset):
+                continue
+            if app_id in progress.waiting:
+                progress.waiting[app_id].unread += 1
+            else:
+                events.append(each)
         moved = bool(batch.lost or batch.entries or batch.stepped)
         return JobBatch(events=events, at=at, end=_behind(at, batch), moved=moved)
 
@@ -63,16 +71,18 @@ class JobReader:
         """Read the next events of a waiting app, unless it has some in hand."""
         if app.seen:
             return
+        known = self._erasures.number
         limit = self._batch_events * len(progress.waiting)  # others' entries are among them
         batch = await self._bus.log.read(number, app.at, limit=limit)
         entries = [each for each in batch.entries if not is_after(each.offset, progress.position.offset)]
-        await self._report_trimmed(number, app.at, batch, app_id)
         app.end = _behind(app.at, replace(batch, entries=entries)) if entries else progress.position
         app.seen = [
             each
-            for each in await self._events(number, entries, RecentEvents())
+            for each in await self._events(number, entries, RecentEvents(), known)
             if each.event.appid == app_id and not progress.is_done(app_id, each.offset)
         ]
+        if lost := app.note_read(batch.lost, is_all=not is_after(progress.position.offset, app.end.offset)):
+            await self._report_lost(number, Counter({app_id: lost}), "the bus trimmed them while the app waited")
 
     async def leave_out_gone(self, number: int, seen: Sequence[JobEvent]) -> None:
         """Mark events as done of which the log holds no content any more: an erasure may not wait for a job."""
@@ -84,13 +94,9 @@ class JobReader:
             each.done = erased.get(each.offset, True)
         lost = Counter(each.event.appid for each in seen if each.offset not in erased)
         if lost:
-            self._logger.error(
-                "events_lost", partition=number, events=lost.total(),
-                message="they left the bus while the job waited, and no archive holds them: their results are missing",
-            )  # fmt: skip
-            await self._account.skips(Counter({(app_id, "events_lost"): events for app_id, events in lost.items()}))
+            await self._report_lost(number, lost, "they left the bus while the job waited, and no archive holds them")
 
-    async def _events(self, number: int, entries: Iterable[Entry], recent: RecentEvents) -> list[JobEvent]:
+    async def _events(self, number: int, entries: Iterable[Entry], recent: RecentEvents, known: int) -> list[JobEvent]:
         """Return the events for the job. The mutation worker reports entries that are not valid events."""
         found: list[JobEvent] = []
         turns = TurnClock(self._clock)
@@ -105,16 +111,15 @@ class JobReader:
             if event.type in self._job.types and not copy:
                 position = f"{number}:{entry.offset}"
                 retried = wire.retry_of(entry.fields)
-                found.append(JobEvent(event=event, position=position, retried=retried, entry=entry))
+                found.append(JobEvent(event=event, position=position, retried=retried, entry=entry, erasures=known))
         return found
 
-    async def _report_trimmed(self, number: int, at: CommittedPosition, batch: Batch, app_id: str = "") -> None:
-        if batch.lost:
-            self._logger.error(
-                "events_lost", partition=number, events=batch.lost, after=at.offset,
-                message="the bus trimmed these events before they were read: their results are missing",
-            )  # fmt: skip
-            await self._account.skips(Counter({(app_id, "events_lost"): batch.lost}))
+    async def _report_lost(self, number: int, lost: Counter[str], why: str) -> None:
+        self._logger.error(
+            "events_lost", partition=number, events=lost.total(), app_ids=sorted(filter(None, lost)),
+            message=f"{why}: their results are missing",
+        )  # fmt: skip
+        await self._account.skips(Counter({(app_id, "events_lost"): events for app_id, events in lost.items()}))
 
 
 def _behind(at: CommittedPosition, batch: Batch) -> CommittedPosition:

@@ -9,6 +9,7 @@ from graphweft_contracts.clock import Clock
 from graphweft_workers.engine.job_output import FailedApps, JobOutput
 from graphweft_workers.engine.job_progress import JobProgress
 from graphweft_workers.engine.job_reader import JobReader
+from graphweft_workers.engine.known_erasures import KnownErasures
 from graphweft_workers.engine.log.leases import Lease
 from graphweft_workers.engine.usage.job_account import JobAccount, WaitKey
 from graphweft_workers.ports.event_log import CommittedPosition
@@ -22,12 +23,13 @@ class JobTries:
     """The tries of one job."""
 
     def __init__(
-        self, job: Job, reader: JobReader, output: JobOutput, account: JobAccount, *,
+        self, job: Job, reader: JobReader, output: JobOutput, erasures: KnownErasures, account: JobAccount, *,
         clock: Clock, timing: JobTiming,
     ) -> None:  # fmt: skip
         self._job = job
         self._reader = reader
         self._output = output
+        self._erasures = erasures
         self._account = account
         self._clock = clock
         self._timing = timing
@@ -79,7 +81,7 @@ class JobTries:
         An app whose results the bus has not taken yet gets a turn once it takes them.
         """
         failed = FailedApps()
-        await self._reader.leave_out_gone(lease.number, [each for each in seen if each.tried and not each.done])
+        await self._follow_erasures(lease.number, seen, progress)
         if all(each.done for each in seen) and progress.unsent.keys().isdisjoint(each.event.appid for each in seen):
             return failed
         try:
@@ -101,10 +103,32 @@ class JobTries:
         return backoff_s(error.retry_after_s, attempt, longest_s=self._timing.last_wait_s, spread=(1.0, 1.2))
 
     async def _run(self, seen: Sequence[JobEvent], progress: JobProgress, failed: FailedApps) -> None:
+        known = self._erasures.number
         for app_id in {each.event.appid for each in seen} & progress.unsent.keys():
-            await self._output.put_unsent(app_id, progress.unsent, failed)
+            await self._output.put_unsent(app_id, known, progress.unsent, failed)
         given = [each for each in seen if not each.done and each.event.appid not in failed]
         for each in given:
             each.tried = True
         if given:
-            await self._output.put(self._job.handle(given), progress.unsent, failed)
+            await self._output.put(self._job.handle(given), known, progress.unsent, failed)
+
+    async def _follow_erasures(self, number: int, seen: Sequence[JobEvent], progress: JobProgress) -> None:
+        """Leave out events that are gone. If something of an app was erased since they were read, the app begins again
+        with what is left: what the bus has not taken is dropped, and made anew.
+        """
+        await self._erasures.follow()
+        known = self._erasures.number
+        older = [each for each in seen if self._erasures.has_later(each.event.appid, each.erasures)]
+        unsent = progress.unsent.keys() & {each.event.appid for each in older}
+        for app_id in unsent:
+            del progress.unsent[app_id]
+        for each in older:
+            if each.event.appid in unsent:
+                each.done = False
+                each.parts.clear()
+        apps = {each.event.appid for each in older}
+        await self._reader.leave_out_gone(
+            number, [each for each in seen if not each.done and (each.tried or each.event.appid in apps)]
+        )
+        for each in seen:
+            each.erasures = known

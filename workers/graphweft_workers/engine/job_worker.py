@@ -22,6 +22,7 @@ from graphweft_workers.engine.job_output import FailedApps, JobOutput
 from graphweft_workers.engine.job_progress import JobProgress, WaitingApp
 from graphweft_workers.engine.job_reader import JobReader
 from graphweft_workers.engine.job_tries import JobTries
+from graphweft_workers.engine.known_erasures import KnownErasures
 from graphweft_workers.engine.log.duplicates import RecentEvents
 from graphweft_workers.engine.log.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.engine.usage.job_account import WHAT_WAITS, JobAccount, WaitKey
@@ -61,11 +62,12 @@ class JobWorker:
             bus.usage, job.group, name=name, logger=logger, clock=clock, timing=timing.jobs
         )
         """What the job waits for, and what it left out."""
-        self._reader = JobReader(bus, job, account, batch_events=batch_events, logger=logger, clock=clock)
+        self._erasures = erasures = KnownErasures(bus.purges)
+        self._reader = JobReader(bus, job, erasures, account, batch_events=batch_events, logger=logger, clock=clock)
         self._output = JobOutput(
-            transport, bus.dead_letters, job.group, account, logger=logger, clock=clock, timing=timing.jobs
+            transport, bus.dead_letters, erasures, job.group, account, logger=logger, clock=clock, timing=timing.jobs
         )
-        self._tries = JobTries(job, self._reader, self._output, account, clock=clock, timing=timing.jobs)
+        self._tries = JobTries(job, self._reader, self._output, erasures, account, clock=clock, timing=timing.jobs)
         self._tick_at: dict[int, float] = {}
         """By partition: when its tick is due. One that comes back keeps its turn, and a new one has it at once."""
 
@@ -93,6 +95,7 @@ class JobWorker:
 
     async def _work_on(self, lease: Lease) -> None:
         number = lease.number
+        await self._erasures.follow()
         progress = JobProgress(await self._bus.partitions.committed(number))
         # A copy of an event from before the position is handled again; its results are copies too.
         recent = RecentEvents()

@@ -32,13 +32,13 @@ from graphweft_contracts.search import SearchQuery
 from graphweft_workers.archive.archiver import Archiver
 from graphweft_workers.archive.erasures import alone, begin_erasure, end_erasure
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine.log.position_note import ParkedApp, PositionNote
 from graphweft_workers.engine.log.read import letter_for
 from graphweft_workers.engine.plan.graph_marks import sealed
 from graphweft_workers.engine.usage.job_account import JobAccount
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.ports.graph_store import Checkpoint, Write
+from graphweft_workers.ports.position_note import ParkedApp, PositionNote
 from graphweft_workers.replay import erase as erasing
 from graphweft_workers.replay.remains import PlaceOfRemains
 from graphweft_workers.settings.settings import Settings

@@ -18,11 +18,11 @@ from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import PartitionRefused, Transient, wire
 from graphweft_workers.engine.job_progress import JobProgress, WaitingApp
 from graphweft_workers.engine.job_worker import JobWorker
-from graphweft_workers.engine.log.position_note import MOST_PARKED, ParkedApp, PositionNote
 from graphweft_workers.engine.usage.waits import count_skips
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.ports.job import AppWait, Job, JobEvent
+from graphweft_workers.ports.position_note import MOST_PARKED, ParkedApp, PositionNote
 from graphweft_workers.ports.purges import Purge, put_purge
 
 

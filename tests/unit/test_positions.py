@@ -11,11 +11,11 @@ from tests.chaos.memory_bus import memory_bus
 from tests.services.virtual_time import VIRTUAL
 
 from graphweft_contracts import Event, wire
-from graphweft_workers.engine.log.position_note import ParkedApp, PositionNote
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.positions import Position, Positions
 from graphweft_workers.injection.versions import GraphVersions, Version
 from graphweft_workers.ports.event_log import CommittedPosition, Entry
+from graphweft_workers.ports.position_note import ParkedApp, PositionNote
 from graphweft_workers.rule_sets.active_rules import ActiveRules
 from graphweft_workers.rule_sets.lost_rules import MissingRules
 

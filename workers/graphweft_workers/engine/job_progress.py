@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from graphweft_contracts import Event
-from graphweft_workers.engine.log.position_note import MOST_PARKED, ParkedApp, PositionNote
 from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.job import JobEvent
 from graphweft_workers.ports.offsets import is_after, later, offset_order
+from graphweft_workers.ports.position_note import MOST_PARKED, ParkedApp, PositionNote
 
 
 @dataclass(slots=True, kw_only=True)

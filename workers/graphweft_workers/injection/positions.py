@@ -10,12 +10,12 @@ from typing import Final
 
 from graphweft_contracts import BusUnavailable, GraphUnavailable, InvalidEvent, QueryFailed, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.versions import GraphVersions, Version
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.offsets import is_after, later
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.rule_sets.active_rules import ActiveRules
 from graphweft_workers.rule_sets.lost_rules import MissingRules
 from graphweft_workers.support.timing import TIMING, ContextTiming

@@ -10,9 +10,9 @@ from typing import Any, Final
 from graphweft_contracts import channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.usage.waits import JOB, JOB_SHOWN_S, WaitRecord, wait_records
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring import features as jobs
 

@@ -60,12 +60,14 @@ class Taken:
         self.refused: Callable[[str], bool] = lambda app_id: False
         self.refusals = 0
         self.takes_s = 0.0
+        self.sending = False
 
     async def append(self, events: Sequence[Outgoing]) -> None:
         found = [wire.decode(each.fields, received=VIRTUAL.now()) for each in events]
         if any(self.refused(each.appid) for each in found):
             self.refusals += 1
             raise PartitionRefused("mend it")
+        self.sending = True
         await VIRTUAL.sleep(self.takes_s)
         self.ids += [each.id for each in found]
 
@@ -442,6 +444,21 @@ async def test_what_a_model_answers_behind_an_erasure_is_not_appended(parked: bo
         await VIRTUAL.sleep(300)
         assert [each for each in taken.ids if "slow" in each] == of("slow1")
         assert worker.account.waiting_s == 0
+    assert await lag(bus) == 0
+
+
+async def test_an_erasure_between_two_results_that_waited_loses_none() -> None:
+    entries = entries_of([said("bad", number) for number in range(3)])
+    bus, job, taken = memory_bus([entries]), Echo(alone=True), Taken()
+    taken.refused = lambda app_id: True
+    async with working(bus, job, taken):
+        await VIRTUAL.sleep(600)
+        taken.refused, taken.takes_s = lambda app_id: False, 30.0
+        while not taken.sending:
+            await VIRTUAL.sleep(1)
+        await erase(bus, entries, "bad", 2)
+        await VIRTUAL.sleep(600)
+        assert list(dict.fromkeys(taken.ids)) == of("bad0", "bad1")
     assert await lag(bus) == 0
 
 

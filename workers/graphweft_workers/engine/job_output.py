@@ -76,8 +76,13 @@ class JobOutput:
 
     async def put_unsent(self, app_id: str, known: int, unsent: Unsent, failed: FailedApps) -> None:
         """Try again to append what the bus did not take of an app: each alone, so that none is sent twice."""
-        for event in unsent.pop(app_id, ()):
-            await self._append([event], known, unsent, failed)
+        events = unsent.pop(app_id, [])
+        try:
+            for event in events:
+                await self._append([event], known, unsent, failed)
+        except ErasedMeanwhile:
+            unsent[app_id] = events  # the next try drops them, and has them made anew
+            raise
 
     async def put_due(self, outcomes: AsyncGenerator[Sequence[JobOutcome]]) -> None:
         """Put on the bus what is due by time alone. Raises ``Transient`` if the bus does not take some of it."""

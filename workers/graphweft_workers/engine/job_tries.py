@@ -81,18 +81,20 @@ class JobTries:
         An app whose results the bus has not taken yet gets a turn once it takes them.
         """
         failed = FailedApps()
-        await self._follow_erasures(lease.number, seen, progress)
+        known = await self._follow_erasures(lease.number, seen, progress)
         if all(each.done for each in seen) and progress.unsent.keys().isdisjoint(each.event.appid for each in seen):
             return failed
         try:
             with tracing_spans.handled(lease.number, self._job.group, seen):
-                running = self._run(seen, progress, failed)
+                running = self._run(seen, known, progress, failed)
                 if await lease.finish(running, grace_s=self._timing.grace_s) is None:
                     return None
         except BusUnavailable:
             raise
         except Transient as error:
             failed.update((each.event.appid, error) for each in seen if not each.done)
+            for app_id in progress.unsent.keys() & {each.event.appid for each in seen}:
+                failed.setdefault(app_id, error)
             failed.together = False
         for each in seen:
             each.done |= each.event.appid not in failed
@@ -102,8 +104,7 @@ class JobTries:
         """Return how long to wait after a failure: never less than the server asks for."""
         return backoff_s(error.retry_after_s, attempt, longest_s=self._timing.last_wait_s, spread=(1.0, 1.2))
 
-    async def _run(self, seen: Sequence[JobEvent], progress: JobProgress, failed: FailedApps) -> None:
-        known = self._erasures.number
+    async def _run(self, seen: Sequence[JobEvent], known: int, progress: JobProgress, failed: FailedApps) -> None:
         for app_id in {each.event.appid for each in seen} & progress.unsent.keys():
             await self._output.put_unsent(app_id, known, progress.unsent, failed)
         given = [each for each in seen if not each.done and each.event.appid not in failed]
@@ -112,9 +113,11 @@ class JobTries:
         if given:
             await self._output.put(self._job.handle(given), known, progress.unsent, failed)
 
-    async def _follow_erasures(self, number: int, seen: Sequence[JobEvent], progress: JobProgress) -> None:
-        """Leave out events that are gone. If something of an app was erased since they were read, the app begins again
-        with what is left: what the bus has not taken is dropped, and made anew.
+    async def _follow_erasures(self, number: int, seen: Sequence[JobEvent], progress: JobProgress) -> int:
+        """Leave out events that are gone, and return the last erasure that is known.
+
+        If something of an app was erased since its events were read, it begins again with what is left: what the bus
+        has not taken is dropped, and made anew.
         """
         await self._erasures.follow()
         known = self._erasures.number
@@ -132,3 +135,4 @@ class JobTries:
         )
         for each in seen:
             each.erasures = known
+        return known

@@ -621,16 +621,14 @@ async def test_what_jobs_make_of_a_user_meanwhile_does_not_survive(
     """A model answers while the graph is built anew: in front of its swap, and behind it."""
     await app.push("first")
     made = made_of_ada()
-    step = erasing.Erasure._erase_from_graph
+    step, loop = erasing.Erasure._erase_from_graph, asyncio.get_running_loop()
 
     async def beside(self: erasing.Erasure) -> PlaceOfRemains:
+        found = await step(self) if when == "behind" else None
         late, made[:] = made[:], []
-        if when == "before":
-            await late_results(app, late)
-        found = await step(self)
-        if when == "behind":
-            await late_results(app, late)
-        return found
+        if late:  # the command runs in a thread
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(put_late(app, late), loop))
+        return await step(self) if found is None else found
 
     monkeypatch.setattr(erasing.Erasure, "_erase_from_graph", beside)
     async with app.worker():
@@ -651,15 +649,14 @@ def made_of_ada() -> list[Event]:
     event = {"app_id": "shop", "chat_id": "chat-ada", "source": "/jobs"}
     id = memory_id("/said", "ada-1-memory", 0)
     return [
-        Event.create("memory.summarized", **event, id="s", data={"summary": SECRET, "memory_ids": [id]}),
+        Event.create("memory.summarized", **event, id="s",
+                     data={"summary": SECRET, "memory_ids": [id], "model": "m", "agent_id": "a"}),
         Event.create("memory.embedded", **event, id="v",
                      data={"memory_id": id, "model": SECRET, "embedding": [1.0, 0.5]}),
     ]  # fmt: skip
 
 
-async def late_results(app: Archived, events: list[Event]) -> None:
-    if not events:
-        return
+async def put_late(app: Archived, events: list[Event]) -> None:
     await app._append(events)
     async with app.alone() as bus:
         letter = letter_for(

@@ -17,9 +17,9 @@ from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import DeadLetter, Event, InvalidEvent, PartitionRefused, Transient, wire
 from graphweft_contracts.clock import Clock
 from graphweft_workers.engine.known_erasures import KnownErasures
-from graphweft_workers.engine.usage.job_account import JobAccount
+from graphweft_workers.engine.usage.job_account import JobAccount, LossReason
 from graphweft_workers.ports.dead_letters import DeadLetters
-from graphweft_workers.ports.job import AppWait, JobOutcome, JobSkip
+from graphweft_workers.ports.job import AppWait, JobOutcome, JobSkip, SkipReason
 from graphweft_workers.support.timing import JobTiming
 from graphweft_workers.telemetry.metrics import BUS_DURATION, DEAD_LETTERS_WRITTEN, JOB_EVENTS
 
@@ -156,7 +156,9 @@ class JobOutput:
     async def _look_back(self, apps: Sequence[str], known: int) -> None:
         """Report what was put on the bus while an erasure ended, which then may not have found it."""
         await self._erasures.follow()
-        late = Counter((app_id, "made_of_erased") for app_id in apps if self._erasures.has_later(app_id, known))
+        late: Counter[tuple[str, SkipReason | LossReason]] = Counter(
+            (app_id, "made_of_erased") for app_id in apps if self._erasures.has_later(app_id, known)
+        )
         if late:
             self._logger.error(
                 "made_of_erased", apps=sorted({app_id for app_id, _ in late}), results=late.total(),

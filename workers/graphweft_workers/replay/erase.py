@@ -58,10 +58,6 @@ _UNDECIDED: Final = (
     "entries without a user stay, in chats with others",
 )
 _CHATS: Final = "of a chat that began there, what names no user may stay"
-_ARCHIVE: Final = "archive"
-_MOST_PASSES: Final = 5
-"""Jobs may make something of what is being erased: then it is erased once more."""
-_STILL_MADE: Final = "jobs go on making results of what is erased: give the command again"
 
 
 class Erasure:
@@ -125,18 +121,13 @@ class Erasure:
         partitions = await self._log.partitions()
         ends = await self._log.ends()
         gaps = await self._check_complete(partitions)
-        places: list[PlaceOfRemains] = []
-        for _ in range(_MOST_PASSES):
-            places = _together(places, await self._erase(partitions, ends, gaps))
-            before, ends = ends, await self._log.ends()
-            unfinished = any(each.unfinished for each in places)
-            if unfinished or not await self._was_made_meanwhile(before, ends):
-                break
-            self._tell("erase what jobs made of it meanwhile")
-        else:
-            places = [replace(each, note=_STILL_MADE, unfinished=each.name == _ARCHIVE) for each in places]
-            unfinished = True
-        if not unfinished:
+        places = await self._erase(partitions, ends, gaps)
+        later = await self._log.ends()
+        if not any(each.unfinished for each in places) and await self._was_made_meanwhile(ends, later):
+            # Once: what jobs put on the bus from now on, they have begun with after the announcement.
+            self._tell("erase what was made of it meanwhile")
+            places = _together(places, await self._erase(partitions, later, gaps))
+        if not any(each.unfinished for each in places):
             await end_erasure(self._blobs, self._subject.app_id, self._number, clock=self._clock)
         return places
 
@@ -177,7 +168,7 @@ class Erasure:
         note = ". ".join(notes)
         if left:
             note = "another process still writes old entries: give the command again"
-        archive = PlaceOfRemains(name=_ARCHIVE, found=erased, left=left, note=note, unfinished=left > 0)
+        archive = PlaceOfRemains(name="archive", found=erased, left=left, note=note, unfinished=left > 0)
         dropped = [
             PlaceOfRemains(name=name, found=0, left=0, note="dropped within a second")
             for name in ("responder caches", "responder indexes")
@@ -204,12 +195,21 @@ class Erasure:
         log = self._archived()
         for number, end in ends.items():
             async for page in log.pages(number, after.get(number, ""), to=end):
-                if any(_is_made(entry) and self._subject.holds(entry) for entry in page):
+                if any(map(self._was_made, page)):
                     return True
         async for letter in self._letters():
             if holds(self._subject, letter):
                 return True
         return False
+
+    def _was_made(self, entry: Entry) -> bool:
+        """Tell whether an entry of the subject was made of another one: by a job, or by a retry of a dead letter."""
+        named = named_of(entry)
+        if named is None or not self._subject.holds(entry):
+            return False
+        if wire.RETRY in entry.fields or self._subject.user_id is None or not named.made_of:
+            return wire.RETRY in entry.fields or named.type in INTERNAL_TYPES
+        return not self._subject.said.isdisjoint(named.made_of)  # and not of what the user says meanwhile
 
     async def _check_complete(self, partitions: Sequence[int]) -> list[LogGap]:
         """Raise ``InvalidSettings`` if the graph could not be made without the user, before anything is erased.
@@ -380,12 +380,6 @@ class Erasure:
     async def _announce(self) -> None:
         """Tell responders to drop what they cached and indexed, and jobs to drop what they are making."""
         await put_purge(self._alone.purges, Purge(app_id=self._subject.app_id, erasure=uuid4().hex))
-
-
-def _is_made(entry: Entry) -> bool:
-    """Tell whether an entry was made of another one: by a job, or by a retry of a dead letter."""
-    named = named_of(entry)
-    return wire.RETRY in entry.fields or (named is not None and named.type in INTERNAL_TYPES)
 
 
 def _together(before: Sequence[PlaceOfRemains], now: Sequence[PlaceOfRemains]) -> list[PlaceOfRemains]:

@@ -53,10 +53,13 @@ _RELATIONS = (
     "Ada WORKS_FOR {some}", "Ada WORKS_FOR {some}", "Ada SITS_IN room {number}", "Ada HAS_BADGE badge 7",
     "Ada WORKS_FOR {some} until {number}", "Ada MOVED_TO {some}", "Ada NEIGHBOUR_OF Ben", "Ada USES laptop 4",
 )  # fmt: skip
-_JUDGED = ("I work for Acme.", "Today was my first day of work at Borealis.")
-"""The second one ends the first one by a verdict."""
+_JUDGED = ("I work for {some}.", "Today was my first day of work at {some}.")
+"""The second one ends the first one by a verdict, unless a rule has ended it before."""
+_JUDGED_READER = "kim"
+"""Says nothing else, so that no rule ends it."""
 _VERDICTS = (
-    "MATCH (n:Statement)-[j:JUDGED]->(o:Statement) WHERE j.verdict = 'ends' RETURN n.id, o.id, n.chat_id LIMIT 20"
+    "MATCH (n:Statement {user_id: $user})-[j:JUDGED]->(o:Statement) WHERE j.verdict = 'ends' "
+    "RETURN n.id, o.id, n.chat_id"
 )
 
 
@@ -201,10 +204,6 @@ class LongRound:
         erasure: asyncio.Task[None] | None = None
         readers = list(_READERS)
         async with self.deployment.client(app) as client:
-            for reader in readers:
-                for text in _JUDGED:
-                    await self._say(client, reader, f"{reader}-1", said, text)
-                    said += 1
             while not self._struck:
                 reader = self.rng.choice(readers)
                 thread = f"{reader}-{self.rng.randint(1, 2)}"
@@ -223,7 +222,7 @@ class LongRound:
         """Remember a message, or add an episode."""
         if self.rng.random() < 0.6:
             text = self.rng.choice(_TEXTS).format(number=number, reader=reader, some=self.rng.choice(_SOME))
-            await self._say(client, reader, thread, number, text)
+            await self._say(client, reader, thread, f"m{number}", text)
         else:
             text = self.rng.choice(_RELATIONS).format(number=number, some=self.rng.choice(_SOME))
             data = {
@@ -232,26 +231,29 @@ class LongRound:
             }  # fmt: skip
             await client.emit(self._event("episode.add", thread, data), wait_s=0)
 
-    async def _say(self, client: Client, reader: str, thread: str, number: int, text: str) -> None:
-        message = {"role": "user", "text": text, "message_id": f"m{number}"}
+    async def _say(self, client: Client, reader: str, thread: str, id: str, text: str) -> None:
+        message = {"role": "user", "text": text, "message_id": id}
         await MemoryClient(client, user_id=reader, thread_id=thread).remember([message], wait_s=0)
 
     async def _take_back(self, app: str) -> None:
-        """Take one verdict back after the other, while processes are killed."""
-        taken: set[tuple[str, str]] = set()
+        """Say what a verdict ends, and take the verdict back, again and again while processes are killed."""
+        said, reader = 0, _JUDGED_READER
         async with self.deployment.client(app) as client, self.deployment.graph() as graph:
             while not self._struck:
+                for text in _JUDGED:
+                    words = text.format(some=self.rng.choice(_SOME))
+                    await self._say(client, reader, f"{reader}-1", f"{reader}{said}", words)
+                    said += 1
                 rows: Sequence[Sequence[Any]] = ()
-                with contextlib.suppress(QueryFailed):  # the app has no graph yet
-                    rows = (await patiently(lambda: graph.read(app, _VERDICTS, {}, timeout_s=30))).rows
-                there = [(new, old, chat) for new, old, chat in sorted(rows) if (new, old) not in taken]
-                if there:
-                    new, old, chat = self.rng.choice(there)
+                while not rows and not self._struck:
+                    await asyncio.sleep(0.2)
+                    with contextlib.suppress(QueryFailed):  # the app has no graph yet
+                        found = await patiently(lambda: graph.read(app, _VERDICTS, {"user": reader}, timeout_s=30))
+                        rows = found.rows
+                for new, old, chat in rows:
                     await client.emit(self._event("statement.unjudged", chat, {"new": new, "old": old}), wait_s=0)
-                    taken.add((new, old))
                     self.tally.verdicts_taken_back += 1
                     self._took_back.set()
-                await asyncio.sleep(0.5)
             assert await client.flush(60)
 
     async def _has_taken_back(self) -> bool:

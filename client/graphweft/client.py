@@ -468,7 +468,9 @@ class Client:
         return request.model_copy(update={"context": found.values})
 
     async def flush(self, timeout_s: float = 5.0) -> bool:
-        """Wait until all buffered events are on the bus; return False if that takes longer than ``timeout_s``."""
+        """Wait until all events that are buffered now are on the bus; return False if that takes longer than
+        ``timeout_s``. Events that are emitted meanwhile are not waited for.
+        """
         return True if self._closed else await self._connected().flush(timeout_s)
 
     async def aclose(self, drain_s: float = 2.0) -> None:

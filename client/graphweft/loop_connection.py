@@ -90,8 +90,6 @@ class LoopConnection:
         self._pacing = False
         """Whether events in the buffer wait, or waited, because of a rate."""
         self._arrived = asyncio.Event()
-        self._drained = asyncio.Event()
-        self._drained.set()
         self._sender: asyncio.Task[None] | None = None
         self._holding: set[asyncio.Task[None]] = set()
         """The tasks that send queues that are held."""
@@ -115,7 +113,6 @@ class LoopConnection:
             return False
         if events:
             self._stats.buffered += len(events)
-            self._drained.clear()
             self._wake()
             if self._sender is None or self._sender.done():
                 self._sender = task_apart(self._send(), name="graphweft-emit")
@@ -130,11 +127,13 @@ class LoopConnection:
             self.add([again])
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until all buffered events are on the bus; return False if that takes longer than ``timeout_s``."""
-        with contextlib.suppress(TimeoutError):
-            async with time_limit(timeout_s):
-                await self._drained.wait()
-        return self._drained.is_set()
+        """Wait until all events that are buffered now are on the bus, or are refused; return False if that takes longer
+        than ``timeout_s``.
+        """
+        waiting = list(self.outbox.pending())
+        if waiting:
+            await asyncio.wait([pending.position for pending in waiting], timeout=timeout_s)
+        return all(pending.settled for pending in waiting)
 
     async def aclose(self, drain_s: float) -> None:
         """Send buffered events for at most ``drain_s`` seconds, and close."""
@@ -343,7 +342,6 @@ class LoopConnection:
         self._wake()
         if not self.outbox.count:
             self._pacing = False
-            self._drained.set()
 
     def drop_pending(self) -> None:
         """Count the events that are not sent as dropped."""

@@ -6,6 +6,7 @@ So do verdicts of a model, those that are taken back, and what ends with somethi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 from collections import Counter
@@ -19,7 +20,7 @@ from tests.services.planted_cascades import content_of
 from tests.services.rules import load_rules
 
 from graphweft import Client, MemoryClient
-from graphweft_contracts import Event, wire
+from graphweft_contracts import Event, QueryFailed, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.features.episodes.mutations import EpisodeMutations
 from graphweft_workers.features.episodes.ontologies import Ontologies
@@ -52,9 +53,13 @@ _RELATIONS = (
     "Ada WORKS_FOR {some}", "Ada WORKS_FOR {some}", "Ada SITS_IN room {number}", "Ada HAS_BADGE badge 7",
     "Ada WORKS_FOR {some} until {number}", "Ada MOVED_TO {some}", "Ada NEIGHBOUR_OF Ben", "Ada USES laptop 4",
 )  # fmt: skip
+_JUDGED = ("I work for {some}.", "Today was my first day of work at {some}.")
+"""The second one ends the first one by a verdict, unless a rule has ended it before."""
+_JUDGED_READER = "kim"
+"""Says nothing else, so that no rule ends it."""
 _VERDICTS = (
     "MATCH (n:Statement {user_id: $user})-[j:JUDGED]->(o:Statement) WHERE j.verdict = 'ends' "
-    "RETURN n.id, o.id, n.chat_id LIMIT 20"
+    "RETURN n.id, o.id, n.chat_id"
 )
 
 
@@ -86,6 +91,8 @@ class LongRound:
     _silent: dict[str, set[str]] = field(default_factory=dict)
     """The users of each app who say nothing any more, as they are erased."""
     _struck: bool = False
+    _took_back: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once a verdict was taken back."""
 
     async def run(self, *, kills: int) -> None:
         """Run the round; raises ``AssertionError`` when something is lost, doubled, out of order or left behind."""
@@ -104,6 +111,7 @@ class LongRound:
                     tasks.create_task(self._app(case))
                 if self.memory is not None:
                     tasks.create_task(self._remember(self.memory))
+                    tasks.create_task(self._take_back(self.memory))
                 tasks.create_task(self._forge(self.cases[0].app))
                 tasks.create_task(self._kill(kills))
             await self._caught_up()
@@ -115,11 +123,16 @@ class LongRound:
         await self._check(rules, before)
 
     async def _kill(self, kills: int) -> None:
-        """Kill one process after the other, each at a moment that the seed decides, and start it again."""
+        """Kill one process after the other, each at a moment that the seed decides, and start it again.
+
+        Half of the kills come once a verdict was taken back.
+        """
         servers = {"bus": self.stack.bus_server, "graph": self.stack.graph_server}
         roles = self.deployment.roles
         try:
-            for _ in range(kills):
+            for number in range(kills):
+                if number == kills // 2 and self.memory is not None:
+                    await until(self._has_taken_back)
                 name = self.rng.choice([*roles] * 4 + [*servers])
                 if name in roles:
                     roles[name].kill()
@@ -186,7 +199,7 @@ class LongRound:
         raise AssertionError(f"{user} of {app} was not erased: {out}\n{err}")
 
     async def _remember(self, app: str) -> None:
-        """Remember what users say and what others report, take verdicts back, and erase one of the users."""
+        """Remember what users say and what others report, and erase one of the users."""
         said = 0
         erasure: asyncio.Task[None] | None = None
         readers = list(_READERS)
@@ -206,28 +219,46 @@ class LongRound:
         self.tally.memories += said
 
     async def _tell(self, client: Client, reader: str, thread: str, number: int) -> None:
-        """Remember a message, add an episode, or take a verdict back."""
-        kind = self.rng.random()
-        if kind < 0.55:
+        """Remember a message, or add an episode."""
+        if self.rng.random() < 0.6:
             text = self.rng.choice(_TEXTS).format(number=number, reader=reader, some=self.rng.choice(_SOME))
-            await MemoryClient(client, user_id=reader, thread_id=thread).remember(
-                [{"role": "user", "text": text, "message_id": f"m{number}"}], wait_s=0
-            )
-        elif kind < 0.85:
+            await self._say(client, reader, thread, f"m{number}", text)
+        else:
             text = self.rng.choice(_RELATIONS).format(number=number, some=self.rng.choice(_SOME))
             data = {
                 "content": content_of(text, _moment), "episode_type": "json", "schema_id": "life_v1",
                 "user_id": reader, "reference_time": _moment(number),
             }  # fmt: skip
             await client.emit(self._event("episode.add", thread, data), wait_s=0)
-        else:
-            async with self.deployment.graph() as graph:
-                app = self.memory or ""
-                table = await patiently(lambda: graph.read(app, _VERDICTS, {"user": reader}, timeout_s=30))
-            if table.rows:
-                new, old, chat = self.rng.choice(sorted(table.rows))
-                await client.emit(self._event("statement.unjudged", chat, {"new": new, "old": old}), wait_s=0)
-                self.tally.verdicts_taken_back += 1
+
+    async def _say(self, client: Client, reader: str, thread: str, id: str, text: str) -> None:
+        message = {"role": "user", "text": text, "message_id": id}
+        await MemoryClient(client, user_id=reader, thread_id=thread).remember([message], wait_s=0)
+
+    async def _take_back(self, app: str) -> None:
+        """Say what a verdict ends, and take the verdict back, again and again while processes are killed."""
+        said, reader = 0, _JUDGED_READER
+        async with self.deployment.client(app) as client, self.deployment.graph() as graph:
+            while not self._struck:
+                for text in _JUDGED:
+                    words = text.format(some=self.rng.choice(_SOME))
+                    await self._say(client, reader, f"{reader}-1", f"{reader}{said}", words)
+                    said += 1
+                rows: Sequence[Sequence[Any]] = ()
+                while not rows and not self._struck:
+                    await asyncio.sleep(0.2)
+                    with contextlib.suppress(QueryFailed):  # the app has no graph yet
+                        found = await patiently(lambda: graph.read(app, _VERDICTS, {"user": reader}, timeout_s=30))
+                        rows = found.rows
+                for new, old, chat in rows:
+                    await client.emit(self._event("statement.unjudged", chat, {"new": new, "old": old}), wait_s=0)
+                    self.tally.verdicts_taken_back += 1
+                    self._took_back.set()
+            assert await client.flush(60)
+
+    async def _has_taken_back(self) -> bool:
+        self.deployment.check_alive()
+        return self._took_back.is_set()
 
     def _event(self, type: str, chat_id: str, data: dict[str, Any]) -> Event:
         return Event.create(type, app_id=self.memory or "", chat_id=chat_id, data=data)

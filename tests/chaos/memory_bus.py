@@ -51,17 +51,18 @@ class MemoryLog:
         self._entries = partitions
         self._at_end = at_end
         self._committed = [CommittedPosition() for _ in partitions]
+        self._trimmed = [0 for _ in partitions]
 
     async def read(self, partition: int, after: CommittedPosition, *, limit: int, wait_s: float | None = None) -> Batch:
-        start = _number(after.offset)
+        start = max(_number(after.offset), self._trimmed[partition])
         entries = self._entries[partition][start : start + limit]
         if not entries and wait_s:
             await asyncio.sleep(wait_s)
-        return Batch(entries=entries)
+        return Batch(entries=entries, lost=start - _number(after.offset))
 
     async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
         wanted = set(offsets)
-        return [entry for entry in self._entries[partition] if entry.offset in wanted]
+        return [entry for entry in self._entries[partition][self._trimmed[partition] :] if entry.offset in wanted]
 
     async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         start = _number(offset)
@@ -110,7 +111,7 @@ class MemoryLog:
         return {}
 
     async def trim(self, partition: int, offset: str) -> None:
-        raise NotImplementedError
+        self._trimmed[partition] = max(_number(offset), self._trimmed[partition])
 
 
 class MemoryLeases:

@@ -26,19 +26,21 @@ from tests.services.rules import rule_set
 from tests.services.waiting import until
 
 from graphweft.transport import Outgoing
-from graphweft_contracts import Event, Fenced, channels
+from graphweft_contracts import Event, Fenced, channels, wire
 from graphweft_contracts.memory import MemoryScope, memory_id
 from graphweft_contracts.search import SearchQuery
 from graphweft_workers.archive.archiver import Archiver
 from graphweft_workers.archive.erasures import alone, begin_erasure, end_erasure
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine.log.position_note import ParkedApp, PositionNote
+from graphweft_workers.engine.log.read import letter_for
 from graphweft_workers.engine.plan.graph_marks import sealed
 from graphweft_workers.engine.usage.job_account import JobAccount
 from graphweft_workers.injection.pipeline import ContextPipeline
-from graphweft_workers.ports.event_log import CommittedPosition
+from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.ports.graph_store import Checkpoint, Write
+from graphweft_workers.ports.position_note import ParkedApp, PositionNote
 from graphweft_workers.replay import erase as erasing
+from graphweft_workers.replay.remains import PlaceOfRemains
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import ArchiveTiming, Timing
@@ -243,7 +245,7 @@ async def test_an_erasure_that_is_cut_off_goes_on(app: Archived, monkeypatch: py
             await said(app, "shop", "ada", number, SECRET)
             await said(app, "shop", "bob", number, "bobs-words")
         await app.applied()
-        for step in ("_off_the_bus", "_erase_letters", "_erase_from_graph", "_purge_caches"):
+        for step in ("_off_the_bus", "_erase_letters", "_erase_from_graph", "_announce"):
             with monkeypatch.context() as patch:
 
                 async def cut(*_: object, **__: object) -> None:
@@ -611,19 +613,73 @@ async def test_two_erasures_of_an_app_do_not_run_at_once(app: Archived) -> None:
     assert await everywhere(app, SECRET) == []
 
 
+@pytest.mark.soak("kafka")
+@pytest.mark.parametrize("when", ["before", "behind"])
+async def test_what_jobs_make_of_a_user_meanwhile_does_not_survive(
+    app: Archived, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """A model answers while the graph is built anew: in front of its swap, and behind it."""
+    await app.push("first")
+    made = made_of_ada()
+    step, loop = erasing.Erasure._erase_from_graph, asyncio.get_running_loop()
+
+    async def beside(self: erasing.Erasure) -> PlaceOfRemains:
+        found = await step(self) if when == "behind" else None
+        late, made[:] = made[:], []
+        if late:  # the command runs in a thread
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(put_late(app, late), loop))
+        return await step(self) if found is None else found
+
+    monkeypatch.setattr(erasing.Erasure, "_erase_from_graph", beside)
+    async with app.worker():
+        await said(app, "shop", "bob", 1, "bobs-words")
+        await said(app, "shop", "ada", 1, "hello")
+        await app.applied()
+        done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes", "--json")
+        assert done.code == 0, done.err + done.out
+        await app.applied()
+    assert await everywhere(app, SECRET) == []
+    assert await everywhere(app, "bobs-words")
+    code, found = await app.rebuild("--app", "shop", "--verify")
+    assert (code, found["same"]) == (0, True), found
+
+
+def made_of_ada() -> list[Event]:
+    """Return what jobs make of the memory that ``said`` adds, and of what is no more there."""
+    event = {"app_id": "shop", "chat_id": "chat-ada", "source": "/jobs"}
+    id = memory_id("/said", "ada-1-memory", 0)
+    return [
+        Event.create("memory.summarized", **event, id="s",
+                     data={"summary": SECRET, "memory_ids": [id], "model": "m", "agent_id": "a"}),
+        Event.create("memory.embedded", **event, id="v",
+                     data={"memory_id": id, "model": SECRET, "embedding": [1.0, 0.5]}),
+    ]  # fmt: skip
+
+
+async def put_late(app: Archived, events: list[Event]) -> None:
+    await app._append(events)
+    async with app.alone() as bus:
+        letter = letter_for(
+            0, Entry(offset="1-1", fields=wire.encode(events[0]), received=events[0].time), "extraction_failed",
+            "no answer", event=events[0], rule="memory.add", mutation="extract",
+        )  # fmt: skip
+        await bus.dead_letters.put([letter])
+    await app.applied()
+
+
 @redis_only
 async def test_a_snapshot_that_is_written_meanwhile_does_not_survive(
     app: Archived, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
     await app.push("first")
-    purge = erasing.Erasure._purge_caches
+    purge = erasing.Erasure._announce
 
     async def late(self: erasing.Erasure) -> None:
         await app.blobs().put("snapshots/shop/0@1-0.1.abc", SECRET.encode())
         await purge(self)
 
-    monkeypatch.setattr(erasing.Erasure, "_purge_caches", late)
+    monkeypatch.setattr(erasing.Erasure, "_announce", late)
     async with app.worker():
         await said(app, "shop", "ada", 1, SECRET)
         await app.applied()

@@ -22,8 +22,8 @@ from graphweft_contracts import Event, GraphUnavailable, Layout, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.kafka.bus import kafka_bus
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.wiring.rules import push
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]

@@ -29,10 +29,10 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.apply.app_queues import AppQueues
 from graphweft_workers.engine.failures.returned_rules import ReturnedRules
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.rule_sets.active_rules import LoggedRules
 from graphweft_workers.rule_sets.lost_rule_sets import lost_rule_sets
 

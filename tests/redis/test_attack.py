@@ -38,12 +38,12 @@ from graphweft_workers.engine.failures.skips import MOST_OFFSETS, Skips
 from graphweft_workers.engine.log import history
 from graphweft_workers.engine.log import read as reading_module
 from graphweft_workers.engine.log.ledger_reader import ledger_as_lived
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports import event_decoder
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import DeadLetters, letter_with
 from graphweft_workers.ports.graph_store import GraphStore, Write, WriteResult
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.reports.delivery import wait_until_applied
 from graphweft_workers.rule_sets.active_rules import FixedRules
 from graphweft_workers.support.timing import QueueTiming, Timing

@@ -20,9 +20,9 @@ from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.shared_queries import SharedQueries, WriteQuery
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.log.position_note import ParkedApp, PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Write, WriteLimit, WriteResult
+from graphweft_workers.ports.position_note import ParkedApp, PositionNote
 from graphweft_workers.support.timing import Timing, WriteTiming
 
 pytestmark = pytest.mark.integration

@@ -26,7 +26,7 @@ from graphweft_contracts import BusUnavailable, Event, channels
 from graphweft_workers.archive.archiver import Archiver
 from graphweft_workers.archive.log_gaps import missing_entries
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
-from graphweft_workers.engine.log.position_note import PositionNote
+from graphweft_workers.ports.position_note import PositionNote
 
 __all__ = ("call",)  # a fixture
 

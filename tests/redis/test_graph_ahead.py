@@ -23,9 +23,9 @@ from graphweft_workers.archive import archived_bus
 from graphweft_workers.archive.archiver import archive_now
 from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.wiring.rules import push
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]

@@ -34,13 +34,13 @@ from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.failures.dead_letter_counts import count_causes
 from graphweft_workers.engine.failures.retries import retry
 from graphweft_workers.engine.failures.set_aside import set_aside
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count, letter_with
 from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.graph_store import GraphStore, Write, WriteResult
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.reports.delivery import SentEvents, outcome_of
 from graphweft_workers.support.timing import QueueTiming, Timing
 

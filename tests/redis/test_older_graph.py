@@ -15,9 +15,9 @@ from tests.services.waiting import until
 
 from graphweft_contracts import GraphUnavailable
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.graph_store import GraphStore, PositionMove, Write, WriteResult
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.support.timing import QueueTiming, Timing
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -23,8 +23,8 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.falkordb.whole_graphs import FalkorDBGraphs
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.engine.failures.retries import retry
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.plan.digest import read_digest
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.replay.restatement import Restatement
 
 __all__ = ("call",)  # a fixture

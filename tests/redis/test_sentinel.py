@@ -23,10 +23,10 @@ from graphweft_contracts import BusUnavailable, Event, GraphUnavailable, Layout,
 from graphweft_workers.drivers import bus_driver, graph_driver
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.wiring.rules import push
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

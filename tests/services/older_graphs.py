@@ -27,10 +27,10 @@ from graphweft_workers.archive.archived_bus import archived
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.plan.digest import read_digest
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.rebuild import Rebuild
 from graphweft_workers.rule_sets.active_rules import LoggedRules

@@ -21,9 +21,9 @@ from graphweft_workers.engine.apply.app_queues import AppQueues
 from graphweft_workers.engine.apply.strikes import Strikes
 from graphweft_workers.engine.apply.write_budget import SlowWrites
 from graphweft_workers.engine.failures.skips import Skips
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.log.read import Skip
 from graphweft_workers.ports.event_log import CommittedPosition, Entry
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.rule_sets.lost_rules import RulesLost
 from graphweft_workers.support.timing import QueueTiming
 

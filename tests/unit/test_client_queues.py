@@ -111,6 +111,34 @@ async def test_a_partition_that_is_mended_takes_events_again() -> None:
         assert await client.emit(note(1, 1), wait_s=FOR_EVER_S) == "1:1"
 
 
+async def test_a_flush_waits_for_what_was_emitted_before_it_alone() -> None:
+    """While an app goes on emitting, its buffer may never be empty."""
+
+    class Slow(Partitions):
+        async def append_each(self, events: Sequence[Outgoing]) -> list[Outcome]:
+            await VIRTUAL.sleep(0.5)
+            return await super().append_each(events)
+
+    bus = Slow(lambda *_: None)
+    async with Client(transport=bus, clock=VIRTUAL) as client:
+
+        async def emit() -> None:
+            for number in range(1_000):
+                await client.emit(note(number % 4, number), wait_s=0)
+                await VIRTUAL.sleep(0.1)
+
+        emitting = asyncio.create_task(emit())
+        for _ in range(10):
+            await VIRTUAL.sleep(3.3)
+            before = client.stats.sent + client.stats.buffered
+            assert await client.flush(5)
+            assert before <= client.stats.sent
+            assert client.stats.buffered
+        await emitting
+        assert await client.flush(5)
+    assert client.stats.sent == 1_000
+
+
 async def test_a_partition_that_is_unavailable_keeps_its_events_and_others_go_on() -> None:
     away = {2}
     bus = Partitions(lambda each, _: BusUnavailable("no leader") if each in away else None)

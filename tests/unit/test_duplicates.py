@@ -11,10 +11,10 @@ from graphweft import Event
 from graphweft_contracts import wire
 from graphweft_workers.engine.log.duplicates import WINDOW, RecentEvents, identity_of
 from graphweft_workers.engine.log.history import known_before
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.log.series import MOST_SERIES, AppRecord, SeriesPlace, StoredMarks, number_of
 from graphweft_workers.imports.file_series import numbered_blocks
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.position_note import PositionNote
 
 
 def of(app: str, name: str) -> tuple[str, str, str]:

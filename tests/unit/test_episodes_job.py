@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 from tests.chaos.memory_bus import MemoryLetters, memory_bus
 from tests.services.virtual_time import VIRTUAL
+from tests.services.workers import running
 
 from graphweft import Event
 from graphweft.transport import Outgoing, Transport
@@ -53,11 +54,13 @@ class Taken:
 
     def __init__(self) -> None:
         self.at: dict[str, list[float]] = {}
+        self.users: set[str | None] = set()
 
     async def append(self, events: Sequence[Outgoing]) -> None:
         for each in events:
             event = wire.decode(each.fields, received=VIRTUAL.now())
             self.at.setdefault(event.appid, []).append(VIRTUAL.monotonic())
+            self.users.add(event.userid)
 
 
 @pytest.mark.parametrize("count", [1, 4, 20])
@@ -81,3 +84,16 @@ async def test_episodes_that_a_model_does_not_answer_hold_up_no_other_app(count:
     assert {model.tries[f"bad says {number}"] for number in range(count)} == {5}
     worker.stop()
     await task
+
+
+async def test_what_a_model_read_names_the_user_of_the_episodes_event() -> None:
+    """An erasure finds it, also in a chat with others."""
+    event = told("good", 1).model_copy(
+        update={"userid": "ada", "data": {"name": "n", "content": "good says 1", "agent_id": "a"}}
+    )
+    bus = memory_bus([[Entry(offset="1", fields=wire.encode(event), received=VIRTUAL.now())]])
+    taken = Taken()
+    job = EpisodesJob(HangingModel(), bus, clock=VIRTUAL)
+    async with running(JobWorker(bus, cast(Transport, taken), job, name="w", clock=VIRTUAL)):
+        await VIRTUAL.sleep(60)
+    assert taken.users == {"ada"}

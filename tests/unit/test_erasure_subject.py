@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from graphweft_contracts.episodes import episode_id
 from graphweft_contracts.memory import memory_id
 from graphweft_workers.archive.subject import Subject, named_of
 from graphweft_workers.ports.event_log import Entry
@@ -66,6 +67,14 @@ def test_memories_are_known_by_the_first_event_that_adds_them() -> None:
     update = entry(type="memory.update", chatid="x", data={"memory_id": memory_id("/s", "1", 0), "text": "y"})
     assert held("ada", bobs, copy, vector, forget, update) == [False, True, False, False, False]
     assert held("bob", bobs, copy, vector, forget, update) == [True, False, True, False, True]
+
+
+def test_what_a_model_read_in_an_episode_is_of_whose_episode_it_is() -> None:
+    hers = entry(type="episode.add", userid="ada", chatid="c9", data={"content": "x"})
+    copy = entry(type="episode.add", userid="bob", chatid="c9", data={"content": "x"})
+    read = entry(type="episode.extracted", chatid="c9", data={"episode_id": episode_id("/s", "1"), "entities": []})
+    assert held("ada", hers, copy, read) == [True, False, True]
+    assert held("bob", hers, copy, read) == [False, True, False]
 
 
 def test_binary_events_and_what_cannot_be_read() -> None:

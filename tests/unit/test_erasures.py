@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from tests.chaos.memory_bus import memory_bus
 from tests.services.virtual_time import VIRTUAL
 
 from graphweft_contracts import BusUnavailable, Event, wire
+from graphweft_workers.archive.archiver import archive_now
 from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.archive.erasure import count_entries, erase_entries, erased_offsets, learn
 from graphweft_workers.archive.erasures import Erasures, alone, begin_erasure, end_erasure, erasures_in
+from graphweft_workers.archive.merge import TOGETHER, merge_small
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.segments import decode, encode, parse_name
 from graphweft_workers.archive.subject import Subject
@@ -195,3 +198,73 @@ async def test_an_erasure_goes_on_while_the_archive_is_merged(blobs: BlobStore, 
     assert (done.entries, done.left) == (12, 0)
     assert await count_entries(ArchiveReader(Merging(blobs, times)), 0, subject) == 0
     assert len(await erased_offsets(ArchiveReader(Merging(blobs, times)), 0)) == 12
+
+
+class Overtaken:
+    """Blobs in which somebody else is done with something before the next segment is there."""
+
+    def __init__(self, blobs: BlobStore, first: Callable[[], Awaitable[object]]) -> None:
+        self._blobs = blobs
+        self._first = first
+        self.waits = False
+
+    def below(self, folder: str) -> BlobStore:
+        return self._blobs.below(folder)
+
+    async def put(self, name: str, data: bytes) -> None:
+        if self.waits and parse_name(name) is not None:
+            self.waits = False
+            await self._first()
+        await self._blobs.put(name, data)
+
+    async def names(self, prefix: str) -> list[str]:
+        return await self._blobs.names(prefix)
+
+    async def delete(self, names: Sequence[str]) -> None:
+        await self._blobs.delete(names)
+
+    async def get(self, name: str) -> bytes | None:
+        return await self._blobs.get(name)
+
+
+async def kept(blobs: BlobStore) -> list[Entry]:
+    """Return the entries of all segments, also of those that nobody reads."""
+    found = [each for each in map(parse_name, await blobs.names("segments/")) if each is not None]
+    return [entry for each in found for entry in decode(each, await blobs.get(each.name) or b"")]
+
+
+@pytest.mark.parametrize("by", ["the archiver", "a merge"])
+async def test_what_is_written_behind_an_erasure_holds_nothing_of_it(blobs: BlobStore, by: str) -> None:
+    users = ["ada", "bob"] * TOGETHER
+    entries = [
+        Entry(
+            offset=str(number), received=VIRTUAL.now(),
+            fields=wire.encode(
+                Event.create("a.b", app_id="shop", chat_id="c", id=f"{number}", source="/t", user_id=user)
+            ),
+        )
+        for number, user in enumerate(users, 1)
+    ]  # fmt: skip
+    bus = memory_bus([entries])
+
+    async def erase() -> None:
+        if by == "the archiver":
+            await archive_now(bus, blobs)
+        subject = Subject(app_id="shop", user_id="ada")
+        await learn(ArchiveReader(blobs), 0, subject)
+        assert (await erase_entries(ArchiveReader(blobs), 0, subject)).left == 0
+
+    overtaken = Overtaken(blobs, erase)
+    if by == "the archiver":
+        overtaken.waits = True
+        await archive_now(bus, overtaken)
+    else:
+        for first in range(1, len(entries), 2):
+            segment, data = encode(0, first, entries[first - 1 : first + 1])
+            await blobs.put(segment.name, data)
+        reader = ArchiveReader(overtaken)
+        await reader.refresh(0)
+        overtaken.waits = True
+        assert await merge_small(reader, 0)
+    assert len(await erased_offsets(ArchiveReader(blobs), 0)) == TOGETHER
+    assert {entry.event().userid for entry in await kept(blobs) if not entry.erased} == {"bob"}

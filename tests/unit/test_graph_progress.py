@@ -9,10 +9,10 @@ import pytest
 from tests.chaos.memory_bus import memory_bus
 from tests.services.virtual_time import VIRTUAL
 
-from graphweft_workers.engine.log.position_note import ParkedApp, PositionNote
 from graphweft_workers.features.memory.graph_progress import GraphProgress
 from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, OtherGraph
+from graphweft_workers.ports.position_note import ParkedApp, PositionNote
 
 
 class Graphs:

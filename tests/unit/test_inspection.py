@@ -17,9 +17,9 @@ from graphweft_rules.matching.conditions import conjuncts
 from graphweft_rules.matching.explain import unmatched
 from graphweft_workers.cli.options import since_time
 from graphweft_workers.engine.failures.corrections import CORRECTS
-from graphweft_workers.engine.log.position_note import ParkedApp, PositionNote
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint
+from graphweft_workers.ports.position_note import ParkedApp, PositionNote
 from graphweft_workers.reports.effects import _state
 from graphweft_workers.reports.entries import DecodedEntry, see
 from graphweft_workers.reports.lookup import corrects

@@ -13,7 +13,6 @@ from tests.services.virtual_time import VirtualClock
 
 from graphweft_contracts import BusUnavailable, Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK
-from graphweft_workers.engine.log.position_note import ParkedApp, PositionNote
 from graphweft_workers.engine.usage.job_account import JobAccount
 from graphweft_workers.engine.usage.waits import (
     JOB,
@@ -25,6 +24,7 @@ from graphweft_workers.engine.usage.waits import (
 )
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.partitions import PartitionStatus
+from graphweft_workers.ports.position_note import ParkedApp, PositionNote
 from graphweft_workers.ports.records import Records
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.lazy_logger import get_logger

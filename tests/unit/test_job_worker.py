@@ -18,11 +18,12 @@ from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import PartitionRefused, Transient, wire
 from graphweft_workers.engine.job_progress import JobProgress, WaitingApp
 from graphweft_workers.engine.job_worker import JobWorker
-from graphweft_workers.engine.log.position_note import MOST_PARKED, ParkedApp, PositionNote
 from graphweft_workers.engine.usage.waits import count_skips
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.ports.job import AppWait, Job, JobEvent
+from graphweft_workers.ports.position_note import MOST_PARKED, ParkedApp, PositionNote
+from graphweft_workers.ports.purges import Purge, put_purge
 
 
 def said(app_id: str, number: int) -> Event:
@@ -58,12 +59,16 @@ class Taken:
         self.ids: list[str] = []
         self.refused: Callable[[str], bool] = lambda app_id: False
         self.refusals = 0
+        self.takes_s = 0.0
+        self.sending = False
 
     async def append(self, events: Sequence[Outgoing]) -> None:
         found = [wire.decode(each.fields, received=VIRTUAL.now()) for each in events]
         if any(self.refused(each.appid) for each in found):
             self.refusals += 1
             raise PartitionRefused("mend it")
+        self.sending = True
+        await VIRTUAL.sleep(self.takes_s)
         self.ids += [each.id for each in found]
 
 
@@ -79,8 +84,10 @@ class Echo(Job):
         self.failing: Callable[[str], bool] = lambda app_id: False
         self.takes_s: Callable[[str], float] = lambda app_id: 0.0
         self.given: list[str] = []
+        self.asked = 0
 
     async def handle(self, seen: Sequence[JobEvent]) -> AsyncGenerator[Sequence[Event | AppWait]]:
+        self.asked += 1
         await VIRTUAL.sleep(max(self.takes_s(each.event.appid) for each in seen))
         failure = Transient("no answer", retry_after_s=0.5)
         failing = {each.event.appid for each in seen if self.failing(each.event.appid)}
@@ -396,3 +403,98 @@ async def test_what_a_job_notes_of_an_event_is_there_at_the_next_try() -> None:
     async with working(bus_of([said("a", 0)]), job, Taken()):
         await VIRTUAL.sleep(60)
     assert job.asked == [0, 1, 1, 2]
+
+
+async def erase(bus: Bus, entries: list[Entry], app_id: str, *numbers: int) -> None:
+    """Take entries out of the log, and announce it, as an erasure does."""
+    for number in numbers:
+        entries[number] = replace(entries[number], fields={}, erased=True)
+    await put_purge(bus.purges, Purge(app_id=app_id, erasure=str(numbers)))
+
+
+@pytest.mark.parametrize("parked", [True, False])
+async def test_what_the_bus_has_not_taken_is_dropped_when_its_events_are_erased(parked: bool) -> None:
+    entries = entries_of([said("bad", 0), said("bad", 1), *([said("good", 2)] * parked)])
+    bus, job, taken = memory_bus([entries]), Echo(alone=True), Taken()
+    taken.refused = lambda app_id: app_id == "bad"
+    async with working(bus, job, taken) as worker:
+        await VIRTUAL.sleep(600 if parked else 0.2)
+        assert job.given[:2] == ["bad0", "bad1"]
+        await erase(bus, entries, "bad", 0)
+        taken.refused = lambda app_id: False
+        await VIRTUAL.sleep(300)
+        assert [each for each in taken.ids if "bad" in each] == of("bad1")
+        assert worker.account.waiting_s == 0
+    assert await lag(bus) == 0
+
+
+@pytest.mark.parametrize("parked", [True, False])
+async def test_what_a_model_answers_behind_an_erasure_is_not_appended(parked: bool) -> None:
+    entries = entries_of([said("slow", 0), said("slow", 1), *([said("good", 2)] * parked)])
+    bus, job, taken = memory_bus([entries]), Echo(alone=True), Taken()
+    job.failing, job.takes_s = lambda app_id: parked and app_id == "slow", lambda app_id: 50.0 * (app_id == "slow")
+    async with working(bus, job, taken) as worker:
+        await VIRTUAL.sleep(600 if parked else 0)
+        asked = job.asked
+        while job.asked == asked:
+            await VIRTUAL.sleep(1)
+        job.failing = lambda app_id: False
+        assert "of slow0" not in taken.ids
+        await erase(bus, entries, "slow", 0)
+        await VIRTUAL.sleep(300)
+        assert [each for each in taken.ids if "slow" in each] == of("slow1")
+        assert worker.account.waiting_s == 0
+    assert await lag(bus) == 0
+
+
+async def test_an_erasure_between_two_results_that_waited_loses_none() -> None:
+    entries = entries_of([said("bad", number) for number in range(3)])
+    bus, job, taken = memory_bus([entries]), Echo(alone=True), Taken()
+    taken.refused = lambda app_id: True
+    async with working(bus, job, taken):
+        await VIRTUAL.sleep(600)
+        taken.refused, taken.takes_s = lambda app_id: False, 30.0
+        while not taken.sending:
+            await VIRTUAL.sleep(1)
+        await erase(bus, entries, "bad", 2)
+        await VIRTUAL.sleep(600)
+        assert list(dict.fromkeys(taken.ids)) == of("bad0", "bad1")
+    assert await lag(bus) == 0
+
+
+async def test_an_erasure_of_another_app_costs_no_further_try() -> None:
+    entries = entries_of([said("slow", 0), said("slow", 1)])
+    bus, job, taken = memory_bus([entries]), Echo(alone=True), Taken()
+    job.takes_s = lambda app_id: 50.0
+    async with working(bus, job, taken):
+        await VIRTUAL.sleep(25)
+        await erase(bus, entries, "other")
+        await VIRTUAL.sleep(300)
+    assert job.given == ["slow0", "slow1"]
+
+
+async def test_an_erasure_that_passes_an_append_is_reported() -> None:
+    entries = entries_of([said("a", 0)])
+    bus, job, taken = memory_bus([entries]), Echo(alone=True), Taken()
+    taken.takes_s = 30.0
+    async with working(bus, job, taken):
+        await VIRTUAL.sleep(10)
+        await erase(bus, entries, "a", 0)
+        await VIRTUAL.sleep(300)
+    assert taken.ids == of("a0")
+    assert await count_skips(bus.usage, "a") == 1
+
+
+async def test_each_event_that_is_lost_is_counted_once() -> None:
+    """By the app that waited for it, and not by the others that read over the same place."""
+    events = [said(app_id, number) for number in range(30) for app_id in ("one", "two", "good")]
+    bus, job = bus_of(events), Echo(alone=True)
+    failing = {"one", "two"}
+    job.failing = failing.__contains__
+    async with working(bus, job, Taken()):
+        await VIRTUAL.sleep(600)
+        await bus.partitions.trim(0, "60")
+        failing.clear()
+        await VIRTUAL.sleep(600)
+        assert [await count_skips(bus.usage, app_id) for app_id in ("one", "two", "good", "")] == [20, 20, 0, 0]
+    assert await lag(bus) == 0

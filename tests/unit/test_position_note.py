@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from graphweft_workers.engine.apply.older_graph import is_graph_behind
-from graphweft_workers.engine.log.position_note import MOST_PARKED, ParkedApp, PositionNote
 from graphweft_workers.ports.event_log import CommittedPosition
+from graphweft_workers.ports.position_note import MOST_PARKED, ParkedApp, PositionNote
 
 NOTE = PositionNote(parked={"slow": ParkedApp(at="20"), "slower": ParkedApp(at="10")}, done="40")
 

@@ -27,8 +27,8 @@ def archived(bus: Bus, blobs: BlobStore, *, over_gaps: bool = True) -> Bus:
 class ArchivedLog:
     """``EventLog`` that reads from the archive what the bus no longer holds.
 
-    Entries that were erased come from the archive even while the bus still holds them, except for ``read`` and for
-    ``before`` of entries that the bus holds.
+    Entries that were erased come from the archive even while the bus still holds them, except for ``read``, and for
+    ``entries`` and ``before`` of entries that the bus holds.
     """
 
     def __init__(self, log: EventLog, blobs: BlobStore, *, over_gaps: bool) -> None:

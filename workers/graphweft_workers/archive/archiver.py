@@ -16,6 +16,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.blobs import ArchiveUnavailable
 from graphweft_workers.archive.continuation import breaks_at
+from graphweft_workers.archive.erasure import erase_again
 from graphweft_workers.archive.merge import merge_small
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
@@ -232,6 +233,7 @@ class PartitionCopy:
         segment, data = await asyncio.to_thread(format_.encode, self.number, self._first, entries)
         await self._reader.blobs.put(segment.name, data)
         self._reader.add(segment, entries)
+        await erase_again(self._reader, segment, entries)
         self.pending, self._size, self._first = [], 0, segment.last + 1
         return len(entries)
 

@@ -97,6 +97,29 @@ async def erase_entries(
     return done
 
 
+async def erase_again(reader: ArchiveReader, segment: Segment, entries: Sequence[Entry]) -> bool:
+    """Erase from a segment that was just written what newer ones hold as erased; return whether there was anything.
+
+    Whoever writes a segment of entries that it has read before calls this behind the write: an erasure may have ended
+    between the two, and nobody else would find the old content. Raises ``ArchiveUnavailable``.
+    """
+    await reader.refresh(segment.partition)
+    gone: set[str] = set()
+    newest = segment.generation
+    for each in await reader.segments(segment.partition):
+        overlaps = each.first <= segment.last and segment.first <= each.last
+        if overlaps and each.generation > segment.generation:
+            with contextlib.suppress(SegmentGone):  # it was merged into one that is looked at too
+                gone.update(entry.offset for entry in await reader.load(each) if entry.erased)
+                newest = max(newest, each.generation)
+    erased = [_without_content(entry) if entry.offset in gone else entry for entry in entries]
+    if not any(entry.offset in gone and not entry.erased for entry in entries):
+        return False
+    await _replace(reader, segment, erased, newest)
+    await reader.refresh(segment.partition)
+    return True
+
+
 async def erased_offsets(reader: ArchiveReader, partition: int) -> set[str]:
     """Return the offsets of all erased entries of a partition."""
 

@@ -20,7 +20,6 @@ from graphweft_workers.archive.continuation import breaks
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.engine.log.duplicates import REACH
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import all_letters, put_letters
@@ -29,6 +28,7 @@ from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import PAGE, pages
+from graphweft_workers.ports.position_note import PositionNote
 
 _FOLDER: Final = "joins/"
 _CHECKPOINTS_S: Final = 10.0

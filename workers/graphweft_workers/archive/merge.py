@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from graphweft_workers.archive import segments as format_
+from graphweft_workers.archive.erasure import erase_again
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.segments import SegmentPiece
 from graphweft_workers.ports.event_log import Entry
@@ -39,7 +40,7 @@ async def merge_small(reader: ArchiveReader, partition: int) -> bool:
         if segment.first <= each.first and each.last <= segment.last and each.generation <= generation
     ]
     await reader.blobs.delete([name for name in covered if name != segment.name])
-    await reader.refresh(partition)
+    await erase_again(reader, segment, entries)
     return True
 
 

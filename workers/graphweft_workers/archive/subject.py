@@ -6,13 +6,15 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from graphweft_contracts import wire
+from graphweft_contracts.episodes import episode_id
 from graphweft_contracts.memory import memory_id
 from graphweft_workers.ports.event_log import Entry
 
 _NOTHING: dict[str, Any] = {}
+_ADDS: Final = frozenset({"memory.add", "episode.add"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +29,8 @@ class EntryNames:
     users: frozenset[str]
     messages: int
     """How many memories it creates, if it creates some."""
-    memory_ids: frozenset[str]
-    """Memories whose vector or summary it holds."""
+    made_of: frozenset[str]
+    """Memories whose vector or summary it holds, and the episode that a model read."""
     unreadable: bytes = b""
     """Its content, if that is not JSON."""
 
@@ -50,11 +52,12 @@ class Subject:
     """Chats that the user began."""
     shared: set[str] = field(default_factory=set[str])
     """Chats in which somebody else has an event."""
-    memories: set[str] = field(default_factory=set[str])
-    """Ids of the user's memories: their vectors and summaries are the user's too."""
+    said: set[str] = field(default_factory=set[str])
+    """Ids of the user's memories and episodes: what models made of them is the user's too."""
     _chats: set[str] = field(default_factory=set[str])
     _added: dict[tuple[str, str], bool] = field(default_factory=dict[tuple[str, str], bool])
-    """By source and id of each event that adds memories: whether the first one is the user's. Others are copies."""
+    """By source and id of each event that adds memories or an episode: whether the first one is the user's. Others are
+    copies."""
 
     def learn(self, entries: Iterable[Entry]) -> None:
         """Take note of the chats and memories of the user. Call it with all entries, in order, before ``holds``."""
@@ -69,8 +72,9 @@ class Subject:
             elif named.users and named.chat_id not in self._chats:
                 self.alone.add(named.chat_id)
             self._chats.add(named.chat_id)
-            if named.type == "memory.add" and self._added.setdefault(named.key, self.user_id in named.users):
-                self.memories.update(memory_id(*named.key, number) for number in range(named.messages))
+            if named.type in _ADDS and self._added.setdefault(named.key, self.user_id in named.users):
+                self.said.update(memory_id(*named.key, number) for number in range(named.messages))
+                self.said.add(episode_id(*named.key))
 
     def holds(self, entry: Entry) -> bool:
         """Tell whether an entry is to be erased."""
@@ -90,7 +94,7 @@ class Subject:
             return False
         if self._began(named.chat_id) and named.chat_id not in self.shared:
             return True
-        return not self.memories.isdisjoint(named.memory_ids)
+        return not self.said.isdisjoint(named.made_of)
 
     def may_hold(self, entry: Entry) -> bool:
         """Tell whether an entry names no user and stays, but is in a chat in which the user has said something."""
@@ -123,7 +127,7 @@ def named_of(entry: Entry) -> EntryNames | None:
     data = _mapping(event.get("data"))
     users = (event.get("userid"), data.get("user_id"), _mapping(data.get("context")).get("user_id"))
     messages: Any = data.get("messages")
-    ids = [data.get("memory_id"), *_listed(data.get("memory_ids"))]
+    ids = [data.get("memory_id"), data.get("episode_id"), *_listed(data.get("memory_ids"))]
     kind = _text(event.get("type"))
     return EntryNames(
         app_id=_text(event.get("appid")),
@@ -132,7 +136,7 @@ def named_of(entry: Entry) -> EntryNames | None:
         key=(_text(event.get("source")), _text(event.get("id"))),
         users=frozenset(filter(None, map(_text, users))),
         messages=len(_listed(messages)),
-        memory_ids=frozenset(filter(None, map(_text, ids))) if kind.startswith("memory.") else frozenset(),
+        made_of=frozenset(filter(None, map(_text, ids))) if kind.startswith(("memory.", "episode.")) else frozenset(),
         unreadable=body if read is None else b"",
     )
 

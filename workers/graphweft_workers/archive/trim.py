@@ -8,9 +8,9 @@ from graphweft_contracts import channels
 from graphweft_workers.archive.blobs import ArchiveUnavailable
 from graphweft_workers.archive.continuation import breaks_at
 from graphweft_workers.archive.reader import ArchiveReader
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.offsets import later, offset_order
+from graphweft_workers.ports.position_note import PositionNote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

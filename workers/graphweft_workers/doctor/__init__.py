@@ -18,12 +18,12 @@ from graphweft_workers.archive.preludes import is_of_prelude, prelude_of, prelud
 from graphweft_workers.engine.apply.older_graph import is_graph_behind
 from graphweft_workers.engine.failures.dead_letter_counts import SKIPS, DeadLetterCause, count_causes
 from graphweft_workers.engine.log.log_time import ClocksDiffer, log_time
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.check import Check
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.graph_store import GraphStore, OtherGraph
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.retrieval.embedded_models import models_text, other_models
 from graphweft_workers.retrieval.stored_terms import outdated_terms
 from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore, lost_rule_sets

@@ -12,9 +12,9 @@ from graphweft_workers.engine.apply.app_queues import AppQueues
 from graphweft_workers.engine.apply.half_done import HalfDonePlans
 from graphweft_workers.engine.apply.worker_state import WorkerState
 from graphweft_workers.engine.failures.skips import Skips
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.log.read import Range, Skip
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.mutation")

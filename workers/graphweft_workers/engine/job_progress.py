@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from graphweft_contracts import Event
-from graphweft_workers.engine.log.position_note import MOST_PARKED, ParkedApp, PositionNote
 from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.job import JobEvent
 from graphweft_workers.ports.offsets import is_after, later, offset_order
+from graphweft_workers.ports.position_note import MOST_PARKED, ParkedApp, PositionNote
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +31,23 @@ class WaitingApp:
     """The monotonic time of the next try."""
     attempt: int = 0
     """How often it has failed in a row."""
+    unread: int = 0
+    """Its events behind ``end``, up to where the partition was read."""
+    trimmed: int = 0
+    """Entries behind its first place, of whichever app, that left the log before they were read again."""
+
+    def note_read(self, trimmed: int, *, is_all: bool) -> int:
+        """Note that ``seen`` was read behind so many entries that left the log.
+
+        Return how many of its events are lost, once all are read that are there (``is_all``).
+        """
+        self.unread -= len(self.seen)
+        self.trimmed += trimmed
+        if not is_all:
+            return 0
+        lost = min(max(0, self.unread), self.trimmed)
+        self.unread = self.trimmed = 0
+        return lost
 
 
 @dataclass(slots=True)

@@ -15,13 +15,13 @@ from graphweft_workers.engine.log.duplicates import REACH, RecentEvents
 from graphweft_workers.engine.log.effect_ledger import EffectLedger
 from graphweft_workers.engine.log.history import known_before
 from graphweft_workers.engine.log.ledger_reader import ledger_as_lived
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.log.read import letter_of_new_log
 from graphweft_workers.engine.log.series_store import read_marks
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.graph_store import GraphStore, PositionMove
 from graphweft_workers.ports.offsets import is_after, later
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.mutation")

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from graphweft_workers.engine.apply.app_queues import AppQueues
 from graphweft_workers.engine.log.duplicates import RecentEvents
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.opening import Opening
 from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.offsets import is_after, later
+from graphweft_workers.ports.position_note import PositionNote
 
 
 class StoredPositions:

@@ -14,7 +14,8 @@ from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.versions import GraphVersions, Version
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.offsets import is_after, later
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.rule_sets.active_rules import ActiveRules
 from graphweft_workers.rule_sets.lost_rules import MissingRules
 from graphweft_workers.support.timing import TIMING, ContextTiming
@@ -139,7 +140,7 @@ class Positions:
             return
         try:
             async with self._looks, asyncio.timeout(self.timing.log_s):
-                done = await self._done(position.partition, applied)
+                done = await self._done(app_id, position.partition, applied)
                 if not is_after(position.offset, done):
                     look.holds = True
                     return
@@ -156,16 +157,16 @@ class Positions:
             return 1
         try:
             async with self._looks, asyncio.timeout(self.timing.log_s):
-                done = await self._done(position.partition, applied)
+                done = await self._done(app_id, position.partition, applied)
                 count, _ = await self._changing(app_id, position, done, most=_MOST)
                 return max(1, count)
         except (BusUnavailable, TimeoutError):
             return 1
 
-    async def _done(self, partition: int, applied: str) -> str:
+    async def _done(self, app_id: str, partition: int, applied: str) -> str:
         """Return the offset up to which all events have taken effect in the app's graph."""
-        committed = (await self.bus.partitions.committed(partition)).offset
-        return committed if is_after(committed, applied) else applied
+        committed = await self.bus.partitions.committed(partition)
+        return later(PositionNote.decode(committed.note).applied(committed.offset, (app_id,)), applied)
 
     async def _changing(self, app_id: str, position: Position, done: str, *, most: int) -> tuple[int, bool]:
         """Return how many events after ``done`` change the app's graph, up to ``most``, and whether all were read."""

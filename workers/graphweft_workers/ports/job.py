@@ -29,6 +29,8 @@ class JobEvent:
     """A job sets it when the bus holds all that follows from the event: it does not receive the event again."""
     tried: bool = field(default=False, compare=False)
     """Whether a job has received it before. A worker looks then whether the event was erased meanwhile."""
+    erasures: int = field(default=0, compare=False)
+    """It is on the log behind the erasure with this number of ``KnownErasures``, or was when it was read."""
     parts: set[int | str] = field(default_factory=set[int | str], compare=False)
     """What a job notes of the event for its next try: the parts of which the bus holds all that follows."""
 

@@ -1,4 +1,4 @@
-"""Purges: which cached rows of apps responders must drop, because something was erased."""
+"""Purges: which apps something was erased from. Responders drop cached rows, and jobs what they are making of it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ class Purge:
     app_id: str
     partition: int | None = None
     offset: str = ""
+    erasure: str = ""
+    """Names an erasure from log and archive, each one differently; empty if the log still holds what was erased."""
 
     @property
     def key(self) -> str:
@@ -29,7 +31,8 @@ class Purge:
 
     def encode(self) -> bytes:
         """Return it as JSON, for the bus."""
-        return json.dumps({"app": self.app_id, "partition": self.partition, "offset": self.offset}).encode()
+        body = {"app": self.app_id, "partition": self.partition, "offset": self.offset}
+        return json.dumps(body | ({"erasure": self.erasure} if self.erasure else {})).encode()
 
     @classmethod
     def decode(cls, text: bytes) -> Purge:
@@ -38,8 +41,9 @@ class Purge:
             body = cast("dict[str, Any]", json.loads(text))
             partition = body["partition"]
             number = None if partition is None else int(partition)
-            return cls(app_id=str(body["app"]), partition=number, offset=str(body["offset"]))
-        except (LookupError, TypeError, RecursionError) as error:
+            erasure = str(body.get("erasure", ""))
+            return cls(app_id=str(body["app"]), partition=number, offset=str(body["offset"]), erasure=erasure)
+        except (LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError("the text is not a purge") from error
 
 

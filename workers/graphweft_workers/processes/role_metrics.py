@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanag
 from typing import TYPE_CHECKING, Final
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.partitions import PartitionStatus
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.rule_sets.lost_rule_sets import lost_rule_sets
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.telemetry import metrics

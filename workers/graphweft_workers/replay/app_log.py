@@ -16,12 +16,12 @@ from graphweft_workers.archive.preludes import Prelude, folder_of, is_of_prelude
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.engine.apply.app_queue import State
 from graphweft_workers.engine.apply.log_misfit import misfit_of
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import pages
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.replay.moments import places_at
 from graphweft_workers.support.timing import TIMING
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
+from uuid import uuid4
 
 from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_contracts.event_rights import INTERNAL_TYPES
 from graphweft_contracts.plurals import counted
 from graphweft_workers.archive.archived_bus import archived
 from graphweft_workers.archive.archiver import archive_now
@@ -22,7 +24,7 @@ from graphweft_workers.archive.log_gaps import LogGap, check_accepted, log_gaps,
 from graphweft_workers.archive.prelude_erasure import erase_restored
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
-from graphweft_workers.archive.subject import Subject
+from graphweft_workers.archive.subject import Subject, named_of
 from graphweft_workers.archive.trim import trim
 from graphweft_workers.engine.log.ledger_reader import ledger_as_lived
 from graphweft_workers.engine.log.series_store import forget_marks
@@ -30,6 +32,7 @@ from graphweft_workers.engine.usage.waits import count_skips, forget_skips
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_pages
+from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.purges import Purge, put_purge
 from graphweft_workers.replay.app_log import AppLog
@@ -98,6 +101,8 @@ class Erasure:
         self._state = ArchivedState(blobs)
         self._deleted = 0
         """Snapshots that were deleted."""
+        self._number = 0
+        """The number of the erasure in the archive, once it has begun."""
 
     async def report(self) -> list[PlaceOfRemains]:
         """Return where data of the subject is now. Nothing is changed."""
@@ -113,10 +118,24 @@ class Erasure:
             return await self._run()
 
     async def _run(self) -> list[PlaceOfRemains]:
-        app_id = self._subject.app_id
         partitions = await self._log.partitions()
         ends = await self._log.ends()
         gaps = await self._check_complete(partitions)
+        places = await self._erase(partitions, ends, gaps)
+        later = await self._log.ends()
+        if not any(each.unfinished for each in places) and await self._was_made_meanwhile(ends, later):
+            # Once: what jobs put on the bus from now on, they have begun with after the announcement.
+            self._tell("erase what was made of it meanwhile")
+            places = _together(places, await self._erase(partitions, later, gaps))
+        if not any(each.unfinished for each in places):
+            await end_erasure(self._blobs, self._subject.app_id, self._number, clock=self._clock)
+        return places
+
+    async def _erase(
+        self, partitions: Sequence[int], ends: Mapping[int, str], gaps: Sequence[LogGap]
+    ) -> list[PlaceOfRemains]:
+        """Erase once, and announce it."""
+        app_id = self._subject.app_id
         self._tell("wait until the events are applied")
         await self._applied(ends)
         self._tell("archive the log")
@@ -124,7 +143,7 @@ class Erasure:
         await learn_all(self._alone, self._blobs, partitions, self._subject)
         await self._check_rules(partitions)
         on_bus = {number: len(await self._on_bus(number)) for number in partitions}
-        number, resumed = await begin_erasure(self._blobs, app_id, self._subject.user_id, clock=self._clock)
+        resumed = await self._begin()
         self._tell("erase entries in the archive" + (", where an erasure was cut off" if resumed else ""))
         erased = left = 0
         for partition in partitions:
@@ -142,7 +161,7 @@ class Erasure:
         self._tell("make the graph without them")
         graph = await self._erase_from_graph()
         self._tell("purge the caches")
-        await self._purge_caches()
+        await self._announce()
         left += await self._count(partitions)
         undecided = sum([await count_undecided(self._reader, each, self._subject) for each in partitions])
         notes = [counted(undecided, *_UNDECIDED)] * bool(undecided) + [f"{without(gaps)}: {_CHATS}"] * bool(gaps)
@@ -155,10 +174,42 @@ class Erasure:
             for name in ("responder caches", "responder indexes")
         ]
         places = [bus, archive, PlaceOfRemains(name="restored history", found=restored, left=0), *letters, *skips]
-        if not any(each.unfinished for each in places):
-            await end_erasure(self._blobs, app_id, number, clock=self._clock)
         # At the end: a snapshot of before may have been written meanwhile, one of later is of what is left.
         return [*places, await self._snapshots(), graph, *dropped]
+
+    async def _begin(self) -> bool:
+        """Record that the erasure begins; return whether it goes on with one that was cut off."""
+        if self._number:
+            return False
+        self._number, resumed = await begin_erasure(
+            self._blobs, self._subject.app_id, self._subject.user_id, clock=self._clock
+        )
+        return resumed
+
+    async def _was_made_meanwhile(self, after: Mapping[int, str], ends: Mapping[int, str]) -> bool:
+        """Tell whether the log, or a dead letter, holds something of the subject again that was made of what it held.
+
+        A job that was at work makes it until the erasure is announced, and a dead letter is retried until it is gone.
+        What the subject says itself meanwhile is no part of the erasure.
+        """
+        log = self._archived()
+        for number, end in ends.items():
+            async for page in log.pages(number, after.get(number, ""), to=end):
+                if any(map(self._was_made, page)):
+                    return True
+        async for letter in self._letters():
+            if holds(self._subject, letter):
+                return True
+        return False
+
+    def _was_made(self, entry: Entry) -> bool:
+        """Tell whether an entry of the subject was made of another one: by a job, or by a retry of a dead letter."""
+        named = named_of(entry)
+        if named is None or not self._subject.holds(entry):
+            return False
+        if wire.RETRY in entry.fields or self._subject.user_id is None or not named.made_of:
+            return wire.RETRY in entry.fields or named.type in INTERNAL_TYPES
+        return not self._subject.said.isdisjoint(named.made_of)  # and not of what the user says meanwhile
 
     async def _check_complete(self, partitions: Sequence[int]) -> list[LogGap]:
         """Raise ``InvalidSettings`` if the graph could not be made without the user, before anything is erased.
@@ -346,6 +397,12 @@ class Erasure:
     async def _nodes(self) -> int:
         return await count_nodes(self._live, self._subject)
 
-    async def _purge_caches(self) -> None:
-        """Tell responders to drop what they cached and indexed."""
-        await put_purge(self._alone.purges, Purge(app_id=self._subject.app_id))
+    async def _announce(self) -> None:
+        """Tell responders to drop what they cached and indexed, and jobs to drop what they are making."""
+        await put_purge(self._alone.purges, Purge(app_id=self._subject.app_id, erasure=uuid4().hex))
+
+
+def _together(before: Sequence[PlaceOfRemains], now: Sequence[PlaceOfRemains]) -> list[PlaceOfRemains]:
+    """Return the places as they are now, with what was found in both passes."""
+    found = {each.name: each.found for each in before}
+    return [replace(each, found=each.found + found.get(each.name, 0)) for each in now]

@@ -13,12 +13,12 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
 from graphweft_workers.engine.failures.dead_letter_counts import SKIPS, DeadLetterCause, count_causes
 from graphweft_workers.engine.log.duplicates import WINDOW
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.log.series import AppRecord
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import all_letters
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.reports.report import Part
 from graphweft_workers.reports.without_rule import EventKinds, WithoutRule
 from graphweft_workers.support.printable import printable

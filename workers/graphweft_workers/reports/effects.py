@@ -8,13 +8,13 @@ from typing import Final, Literal
 
 from graphweft_contracts import DeadLetter, GraphUnavailable, QueryFailed
 from graphweft_workers.engine.failures.set_aside import set_aside_id
-from graphweft_workers.engine.log.position_note import ParkedApp, PositionNote
 from graphweft_workers.engine.plan.plan import planned_end, planned_rows
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count, letter_with
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
+from graphweft_workers.ports.position_note import ParkedApp, PositionNote
 from graphweft_workers.reports.entries import DecodedEntry
 from graphweft_workers.reports.lookup import rows_of
 from graphweft_workers.support.timing import TIMING

@@ -391,7 +391,8 @@ JOB_WAITING: Final = GaugeMetric(
 JOB_SKIPPED: Final = CounterMetric(
     name="graphweft_job_skipped_total", labels=("group", "reason"), by_app=True,
     text="What a job of memory left out without a dead letter, by reason: `text_refused` by the embedder, "
-    "`query_failed`, `event_refused` by the bus, or `events_lost`, which were trimmed before it read them.",
+    "`query_failed`, `event_refused` by the bus, or `events_lost`, which were trimmed before it read them; or "
+    "`made_of_erased`: what it put on the bus at the moment at which an erasure of the app ended.",
 )  # fmt: skip
 VERDICTS: Final = CounterMetric(
     name="graphweft_verdicts_total", labels=("result",),

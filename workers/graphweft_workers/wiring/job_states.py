@@ -10,9 +10,9 @@ from typing import Any, Final
 from graphweft_contracts import channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.usage.waits import JOB, JOB_SHOWN_S, WaitRecord, wait_records
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring import features as jobs
 
@@ -24,6 +24,8 @@ _SKIPS: Final[Mapping[str, str]] = {
     "event_refused": "results were refused by the bus, usually because they are too large: the log of the memory "
     "worker names them",
     "events_lost": "events were trimmed from the bus before the job read them: trim with `graphweft trim` only",
+    "made_of_erased": "results were put on the bus at the moment at which an erasure ended, and may be made of what it "
+    "erased: give the same `graphweft erase` again",
 }
 _MOST_NAMES: Final = 10
 _GOES_ON: Final = "its events wait in the log, and it goes on by itself once this is mended"

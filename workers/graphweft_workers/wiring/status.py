@@ -10,11 +10,11 @@ from graphweft_contracts import GraphUnavailable
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.engine.failures.dead_letter_counts import DeadLetterCause, count_causes
-from graphweft_workers.engine.log.position_note import ParkedApp, PositionNote
 from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.partitions import PartitionStatus
+from graphweft_workers.ports.position_note import ParkedApp, PositionNote
 from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore, lost_rule_sets
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.app_uses import AppUses, app_uses

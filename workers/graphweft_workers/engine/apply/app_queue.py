@@ -29,10 +29,10 @@ from typing import Final, NamedTuple
 
 from graphweft_contracts.clock import Clock
 from graphweft_workers.engine.log.duplicates import RecentEvents
-from graphweft_workers.engine.log.position_note import ParkedApp
 from graphweft_workers.engine.log.read import LoggedEvent, Skip
 from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.ports.offsets import is_after, later
+from graphweft_workers.ports.position_note import ParkedApp
 from graphweft_workers.support.timing import QueueTiming
 
 REREAD_EVENTS: Final = 200

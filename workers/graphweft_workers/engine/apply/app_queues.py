@@ -21,10 +21,10 @@ from graphweft_workers.engine.apply.app_queue import REREAD_EVENTS, AppQueue, Qu
 from graphweft_workers.engine.apply.app_troubles import TROUBLES, AppTroubles, QueueWriter
 from graphweft_workers.engine.apply.applied_metrics import count_applied
 from graphweft_workers.engine.failures.skips import Skips
-from graphweft_workers.engine.log.position_note import MOST_PARKED, ParkedApp, PositionNote
 from graphweft_workers.engine.log.read import LoggedEvent, Skip
 from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.position_note import MOST_PARKED, ParkedApp, PositionNote
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.tasks import is_being_cancelled
 from graphweft_workers.support.timing import TIMING, QueueTiming

@@ -13,11 +13,11 @@ from graphweft_workers.engine.apply.older_graph import NeedsRebuild, NotItsGraph
 from graphweft_workers.engine.apply.parked_apps import ParkedApps
 from graphweft_workers.engine.apply.worker_state import WorkerState
 from graphweft_workers.engine.apply.write_budget import SlowWrites
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.graph_store import Checkpoint
 from graphweft_workers.ports.offsets import later
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.rule_sets.lost_rules import RulesLost
 from graphweft_workers.support.backoff import backoff_s
 from graphweft_workers.support.lazy_logger import get_logger

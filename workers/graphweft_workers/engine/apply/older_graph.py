@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from graphweft_contracts import GraphUnavailable
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_workers.engine.log.effect_ledger import EffectLedger
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.offsets import is_after, later
+from graphweft_workers.ports.position_note import PositionNote
 
 type Obstacle = Callable[[str, int], Awaitable[str]]
 """Returns why the log alone does not bring the graph of an app, in a partition, to where it was; empty: it does."""

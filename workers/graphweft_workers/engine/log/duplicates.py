@@ -19,6 +19,7 @@ from graphweft_contracts import wire
 from graphweft_workers.engine.log.series import AppRecord, SeriesMarks, SeriesPlace, StoredMarks
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.position_note import READ_BACK
 
 if TYPE_CHECKING:  # commands that only read positions do without rules
     from graphweft_rules.matching.parameters import EventView
@@ -27,10 +28,8 @@ WINDOW: Final = 10_000
 """Entries of one app."""
 MOST: Final = 5 * WINDOW
 """Entries of all apps of a partition."""
-_MARK: Final = 500
+_MARK: Final = READ_BACK - WINDOW
 """Entries of an app between two notes of where they lie."""
-READ_BACK: Final = WINDOW + _MARK
-"""Entries that a worker reads back at least when it opens a partition, which takes about 0.1 s."""
 REACH: Final = 10 * WINDOW
 """Entries that it reads back at most, if windows of the partition's apps reach back further than ``READ_BACK``."""
 

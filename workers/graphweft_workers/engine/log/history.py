@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
 from graphweft_contracts import wire
-from graphweft_workers.engine.log.duplicates import REACH, READ_BACK, WINDOW, Identity, RecentEvents, identity_of
+from graphweft_workers.engine.log.duplicates import REACH, WINDOW, Identity, RecentEvents, identity_of
 from graphweft_workers.engine.log.effect_ledger import NOTHING, EffectLedger
 from graphweft_workers.engine.log.series import AppRecord, SeriesPlace, number_of, raise_marks
 from graphweft_workers.engine.log.turns import TurnClock
 from graphweft_workers.ports.event_log import Entry, EventLog
 from graphweft_workers.ports.offsets import is_after, offset_order
 from graphweft_workers.ports.pages import pages
+from graphweft_workers.ports.position_note import READ_BACK
 
 _BINARY: Final = wire.PREFIX + b"sequence"
 _STRUCTURED: Final = b'"sequence"'

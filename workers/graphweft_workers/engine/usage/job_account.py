@@ -30,6 +30,8 @@ _NUMBERS: Final = re.compile(r"\b[0-9]+[:-][0-9:-]+")
 
 type WhatWaits = Literal["events", "apps", "tick"]
 """The events in hand, apps that wait while others go on, or the call for what is due by time alone."""
+type LossReason = Literal["event_refused", "events_lost", "made_of_erased"]
+"""Why a worker of a job leaves something out, or puts on the bus what it should not."""
 type WaitKey = tuple[int, WhatWaits]
 """A partition, and what of it waits."""
 
@@ -136,7 +138,7 @@ class JobAccount:
         if left or self._refused:
             await self._write()
 
-    async def skips(self, skipped: Counter[tuple[str, SkipReason | Literal["event_refused", "events_lost"]]]) -> None:
+    async def skips(self, skipped: Counter[tuple[str, SkipReason | LossReason]]) -> None:
         """Count what was left out, by app, or "" for what is of no app, and reason. Whoever leaves it out logs it."""
         for (app_id, reason), number in skipped.items():
             self._skipped.setdefault(app_id, Counter())[reason] += number

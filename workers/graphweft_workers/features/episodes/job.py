@@ -252,8 +252,8 @@ class EpisodesJob(Job):
         try:
             EpisodeExtracted.model_validate(data).structure  # noqa: B018 - it raises
             return Event.create(
-                _EXTRACTED, app_id=added.appid, chat_id=added.chatid, id=task.id, source=SOURCE, time=added.time,
-                data=data,
+                _EXTRACTED, app_id=added.appid, chat_id=added.chatid, user_id=added.userid, id=task.id, source=SOURCE,
+                time=added.time, data=data,
             )  # fmt: skip
         except (ValidationError, InvalidEvent):
             message = f"the answer of {self._extractor.model!r} does not fit into an event"

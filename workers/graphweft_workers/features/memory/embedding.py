@@ -30,7 +30,7 @@ _READ_S: Final = 60.0
 _WITHOUT: Final = (
     f"MATCH (m:{MEMORY_LABEL}) WHERE coalesce(m.id, '') > $after AND m.chat_id IS NOT NULL "
     "AND ($again OR coalesce(m.embedding_model, '') <> $model) "
-    "WITH m ORDER BY m.id LIMIT $limit RETURN m.id, m.chat_id, m.version, m.role, m.text, m.author_name"
+    "WITH m ORDER BY m.id LIMIT $limit RETURN m.id, m.chat_id, m.version, m.user_id, m.role, m.text, m.author_name"
 )
 
 
@@ -130,6 +130,7 @@ class EmbeddingJob(Job):
             "memory.embedded",
             app_id=said.appid,
             chat_id=said.chatid,
+            user_id=said.data.get("user_id") or said.userid,
             id=derived_id(said.source, said.id, "embedded", text.number, model, *again),
             source=SOURCE,
             time=said.time,
@@ -189,10 +190,11 @@ async def embed_again(
         vectors = await embed_each(embedder, texts)
         yield [
             Event.create(
-                "memory.embedded", app_id=app_id, chat_id=str(chat), id=derived_id(id, "embedded again", model, run),
-                source=SOURCE, time=time, data=_data(str(id), version, model, vector),
+                "memory.embedded", app_id=app_id, chat_id=str(chat), user_id=user,
+                id=derived_id(id, "embedded again", model, run), source=SOURCE, time=time,
+                data=_data(str(id), version, model, vector),
             )
-            for (id, chat, version, *_), given in zip(rows, vectors, strict=True)
+            for (id, chat, version, user, *_), given in zip(rows, vectors, strict=True)
             if given is not None and (vector := as_vector(given)) is not None
         ]  # fmt: skip
         after = str(rows[-1][0])

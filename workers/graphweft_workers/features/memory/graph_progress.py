@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore, OtherGraph
 from graphweft_workers.ports.job import AppWait
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.support.timing import TIMING, MemoryTiming
 
 

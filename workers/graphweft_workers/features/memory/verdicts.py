@@ -199,7 +199,7 @@ class VerdictsJob(Job):
                 _JUDGED,
                 app_id=event.appid,
                 chat_id=event.chatid,
-                user_id=event.data.get("user_id"),
+                user_id=event.data.get("user_id") or event.userid,
                 id=derived_id("verdict", new.said.id, each.old, *sorted(digests[id] for id in (new.said.id, each.old)),
                               attempt, *also),
                 source=SOURCE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -181,6 +181,28 @@ async def start_client(client: Any) -> None:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
         raise
+
+
+async def started(client: Any) -> Any:
+    """Return a producer or a consumer, started; one that cannot start, or is cancelled meanwhile, is stopped."""
+    try:
+        await start_client(client)
+    except BaseException:
+        with contextlib.suppress(KafkaError, OSError):
+            await client.stop()
+        raise
+    return client
+
+
+@contextlib.asynccontextmanager
+async def administrating(servers: Servers, request_ms: int) -> AsyncGenerator[AIOKafkaAdminClient]:
+    """Lend a connection for topics and groups. Raises ``KafkaError`` or ``OSError``."""
+    admin = AIOKafkaAdminClient(**servers.options, request_timeout_ms=request_ms)
+    try:
+        await start_client(admin)
+        yield admin
+    finally:
+        await admin.close()
 
 
 async def find_topics(admin: AIOKafkaAdminClient, partitions: int, copies: Copies) -> int:

@@ -21,13 +21,13 @@ from functools import partial
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError, UnsupportedCodecError
 
 from graphweft.time_limit import time_limit
 from graphweft.transport import CLOSED, MAX_CONTEXT_BYTES, encoded, read_reply, seconds_left
 from graphweft.transports.kafka.connection import (
     Servers,
+    administrating,
     bus_errors,
     find_replies,
     is_of_content,
@@ -171,7 +171,6 @@ class KafkaContext:
 
     async def _open(self, pause_s: float) -> None:
         await self._clock.sleep(pause_s)
-        admin = AIOKafkaAdminClient(**self._servers.options, request_timeout_ms=self._timing.request_ms)
         producer: Any = AIOKafkaProducer(
             **self._servers.options,
             acks=1,
@@ -187,14 +186,11 @@ class KafkaContext:
             request_timeout_ms=self._timing.request_ms,
         )
         try:
-            try:
-                await start_client(admin)
+            async with administrating(self._servers, self._timing.request_ms) as admin:
                 own = await find_replies(admin, self._app_id)
                 if own is not None and not self._app_id:
                     raise OwnReplies
                 partitions = own or await make_context_topics(admin, self._wanted_partitions, self._servers.copies)
-            finally:
-                await admin.close()
             await start_client(producer)
             await start_client(inbox)
             # Here a close ends the wait for it; a send that waits for it does not end with its producer.

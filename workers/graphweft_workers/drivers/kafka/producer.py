@@ -10,7 +10,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import IllegalOperation, KafkaError
 
-from graphweft.transports.kafka.connection import Servers, bus_errors, start_client
+from graphweft.transports.kafka.connection import Servers, bus_errors, started
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.drivers.kafka.reader import RangeReader
 
@@ -37,13 +37,8 @@ async def started_producer(servers: Servers, *, transaction: str | None = None) 
         max_request_size=LARGEST,
         **options,
     )
-    try:
-        async with asyncio.timeout(2 * REQUEST_MS / 1000):
-            await start_client(producer)
-    except BaseException:
-        await stop_producer(producer)
-        raise
-    return producer
+    async with asyncio.timeout(2 * REQUEST_MS / 1000):
+        return await started(producer)
 
 
 async def stop_producer(producer: Any) -> None:

@@ -166,6 +166,12 @@ def is_of_content(error: Exception) -> bool:
     return not isinstance(error, (KafkaError, OSError))
 
 
+def retrieve(future: asyncio.Future[Any]) -> None:
+    """Retrieve the exception of a future that is done, so that asyncio does not log it."""
+    if not future.cancelled():
+        future.exception()
+
+
 async def start_client(client: Any) -> None:
     """Start a client of aiokafka; the caller stops it if this raises.
 

@@ -32,6 +32,7 @@ from graphweft.transports.kafka.connection import (
     find_replies,
     is_of_content,
     make_context_topics,
+    retrieve,
     start_client,
 )
 from graphweft.transports.kafka.request_partitions import RequestPartitions
@@ -127,7 +128,7 @@ class KafkaContext:
             elif (other := self._partitions.second(partition)) is not None:
                 logger.debug("nothing was heard of a request for %.3f s: it is sent again", again_s)
                 with contextlib.suppress(KafkaError, OSError):  # the first one may still be answered
-                    (await self._send(producer, message, other, [*headers, SENT_AGAIN])).add_done_callback(_seen)
+                    (await self._send(producer, message, other, [*headers, SENT_AGAIN])).add_done_callback(retrieve)
                 return await answer
         self._partitions.heard(partition)
         return answer.result()
@@ -159,7 +160,7 @@ class KafkaContext:
             # Limits attempts while the bus is unavailable.
             pause_s = max(0.0, self._failed + self._timing.retry_s - self._clock.monotonic())
             self._opening = asyncio.create_task(self._open(pause_s), name="graphweft-context-open")
-            self._opening.add_done_callback(_seen)
+            self._opening.add_done_callback(retrieve)
         opening = self._opening
         await asyncio.wait([opening])  # unlike ``await opening``, this passes on no cancellation
         if not opening.cancelled():
@@ -263,12 +264,6 @@ async def _ended(task: asyncio.Task[None] | None) -> None:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError, KafkaError, OSError, OwnReplies):
             await task
-
-
-def _seen(task: asyncio.Future[Any]) -> None:
-    """Retrieve the exception, so that asyncio does not log it."""
-    if not task.cancelled():
-        task.exception()
 
 
 async def end_producer(producer: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Generator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
@@ -59,15 +59,16 @@ class RecordWriter:
         self._producer: Any = None
         self._sending = asyncio.Lock()
 
-    async def write(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Write keys with their values and wait until the broker has them. Raises ``BusUnavailable``."""
+    async def write(self, records: Iterable[tuple[bytes, bytes | None, Sequence[tuple[str, bytes]]]]) -> None:
+        """Write keys, values and headers, and wait until the broker has them. Raises ``BusUnavailable``."""
         async with self._sending:
             with bus_errors(self._failure):
                 if self._producer is None:
                     self._producer = await started_producer(self._servers)
                 try:
                     sent = [
-                        await self._producer.send(self._topic, value, key=key, partition=0) for key, value in records
+                        await self._producer.send(self._topic, value, key=key, partition=0, headers=headers)
+                        for key, value, headers in records
                     ]
                     await asyncio.gather(*sent)
                 except BaseException:
@@ -80,23 +81,35 @@ class RecordWriter:
         await stop_producer(producer)
 
 
-async def abort_transaction(producer: Any) -> None:
-    """Abort the transaction after an error, and ignore errors."""
-    # aiokafka asserts that a fenced producer has nothing to abort.
-    with contextlib.suppress(KafkaError, OSError, AssertionError, IllegalOperation):
-        await producer.abort_transaction()
+@contextlib.asynccontextmanager
+async def fencing_producer(servers: Servers, transaction: str, *, fenced: str, failure: str) -> AsyncGenerator[Any]:
+    """Lend a producer with the id ``transaction``, which fences an older one. Raises ``BusUnavailable``.
 
-
-@contextlib.contextmanager
-def fencing_errors(message: str) -> Generator[None]:
-    """Raise ``BusUnavailable`` with ``message`` where a producer was fenced between two calls.
-
-    It has no transaction then, and aiokafka does not raise a ``KafkaError``.
+    ``failure`` begins the error; ``fenced`` is that where another one fenced this producer between two calls: it has no
+    transaction then, and aiokafka does not raise a ``KafkaError``.
     """
+    producer: Any = None
+    try:
+        with bus_errors(failure):
+            producer = await started_producer(servers, transaction=transaction)
+            yield producer
+    except IllegalOperation as error:
+        raise BusUnavailable(fenced) from error
+    finally:
+        await stop_producer(producer)
+
+
+@contextlib.asynccontextmanager
+async def begun_transaction(producer: Any) -> AsyncGenerator[None]:
+    """Begin a transaction, which an error in the block aborts."""
+    await producer.begin_transaction()
     try:
         yield
-    except IllegalOperation as error:
-        raise BusUnavailable(message) from error
+    except BaseException:
+        # aiokafka asserts that a fenced producer has nothing to abort.
+        with contextlib.suppress(KafkaError, OSError, AssertionError, IllegalOperation):
+            await producer.abort_transaction()
+        raise
 
 
 async def until_visible(reader: RangeReader, partition: Any, offset: int) -> None:

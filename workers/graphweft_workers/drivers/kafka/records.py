@@ -46,7 +46,7 @@ class KafkaRecords:
     async def put(self, key: str, record: bytes | None) -> None:
         """See ``RecordLog.put``."""
         await self._ready()
-        await self._writer.write([(key.encode(), record)])
+        await self._writer.write([(key.encode(), record, ())])
 
     async def after(self, mark: int | None) -> Records:
         """See ``RecordLog.after``. The mark is the offset after the last record."""
@@ -90,7 +90,7 @@ class KafkaEffects:
     async def append(self, messages: Sequence[Effects], *, keep: int) -> None:
         """See ``EffectStream.append``. The topic trims by its size, whatever ``keep`` says."""
         await self._ready()
-        await self._writer.write((each.app_id.encode(), each.model_dump_json().encode()) for each in messages)
+        await self._writer.write((each.app_id.encode(), each.model_dump_json().encode(), ()) for each in messages)
 
     async def aclose(self) -> None:
         """Close the connection."""

@@ -29,6 +29,7 @@ from graphweft.transports.kafka.connection import (
     bus_errors,
     is_of_content,
     make_context_topics,
+    retrieve,
     servers,
     start_client,
     started,
@@ -294,7 +295,7 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
                 try:
                     sent = await self._send(channel, note)
                     if sent is not None:
-                        sent.add_done_callback(_seen)
+                        sent.add_done_callback(retrieve)
                 except (BusUnavailable, KafkaError, OSError) as error:
                     logger.debug("requests_not_noted", channel=channel, error=str(error))
                 except Exception:  # a defect: without notes clients would send all slow requests twice
@@ -479,9 +480,3 @@ def _pending(record: Any, *, taken_over: bool) -> PendingRequest:
 def _note_lost(sent: asyncio.Future[Any]) -> None:
     if not sent.cancelled() and (error := sent.exception()) is not None:
         logger.warning("reply_lost", error=str(error) or type(error).__name__)
-
-
-def _seen(sent: asyncio.Future[Any]) -> None:
-    """Retrieve the exception, so that asyncio does not log it."""
-    if not sent.cancelled():
-        sent.exception()

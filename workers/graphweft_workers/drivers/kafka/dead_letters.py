@@ -185,7 +185,7 @@ class KafkaLetters:
                 self._index.clear()
                 self._next = 0
             begun = self._clock.monotonic()
-            first, end = (await self._reader.bounds([_LETTERS]))[_LETTERS]
+            first, end = await self._reader.bounds_of(_LETTERS)
             end = end if to is None else to
             if end < self._next:  # the topic was recreated
                 self._index.clear()

@@ -116,5 +116,5 @@ async def until_visible(reader: RangeReader, partition: Any, offset: int) -> Non
     """Wait until a committed record can be read: Kafka acknowledges the commit before that."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(REQUEST_MS / 1000):
-            while (await reader.bounds([partition]))[partition][1] <= offset:  # noqa: ASYNC110 - the broker's
+            while (await reader.bounds_of(partition))[1] <= offset:  # noqa: ASYNC110 - the broker's
                 await asyncio.sleep(_STEP_S)

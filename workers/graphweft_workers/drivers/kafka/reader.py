@@ -95,6 +95,10 @@ class RangeReader:
         self._using = asyncio.Lock()
         self._said = LogLimit()
 
+    async def bounds_of(self, partition: Any) -> tuple[int, int]:
+        """Return the bounds of one partition, see ``bounds``."""
+        return (await self.bounds([partition]))[partition]
+
     async def bounds(self, partitions: Sequence[Any]) -> dict[Any, tuple[int, int]]:
         """Return for each partition the first offset and the offset after the last committed record."""
         async with self._using:

@@ -52,7 +52,7 @@ class KafkaRecords:
         """See ``RecordLog.after``. The mark is the offset after the last record."""
         await self._ready()
         async with self._reading:
-            first, end = (await self._reader.bounds([self._topic]))[self._topic]
+            first, end = await self._reader.bounds_of(self._topic)
             now = self._clock.monotonic()
             # The topic was recreated, or a removal may be gone: Kafka drops their records after a day.
             if end < self._next or now - self._read_at > self._timing.index_s:

@@ -112,7 +112,7 @@ class KafkaRulesLog:
     async def _catch_up(self) -> None:
         await self._ready()
         async with self._reading:
-            first, end = (await self._reader.bounds([_RECORDS]))[_RECORDS]
+            first, end = await self._reader.bounds_of(_RECORDS)
             if end < self._next:  # the topic was recreated
                 self._sets, self._activations, self._next = {}, [], 0
             self._next = max(self._next, first)

@@ -344,7 +344,7 @@ def is_of_cluster(error: BaseException) -> bool:
     return isinstance(error, (AskError, ClusterCrossSlotError, ClusterDownError))
 
 
-class Together:
+class CommandBatcher:
     """Sends all commands of one iteration of the event loop in one round trip, because socket writes are expensive.
 
     At most ``connections`` round trips run at once; further commands go together with the next. A running round trip

@@ -34,7 +34,7 @@ from graphweft.transport import (
     read_reply,
     seconds_left,
 )
-from graphweft.transports.redis.connection import Together, connect
+from graphweft.transports.redis.connection import CommandBatcher, connect
 from graphweft.transports.redis.layout import agreed_layout, requests_of, stored_layout, stream_of
 from graphweft.transports.redis.lines import Lines
 from graphweft.transports.redis.refusals import bus_errors, is_general, refusal_of, request_refusal
@@ -99,7 +99,7 @@ class RedisTransport:
         self._adding = Lines(url, io_timeout_s=timing.io_s) if self._replicas else None
         # A repeated request is answered twice, and the second reply is ignored.
         self._repeating = Lines(url, io_timeout_s=timing.io_s, repeats=1)
-        self._requests = Together(self._repeating, connections=_REQUEST_CONNECTIONS, at_once=self._is_alone)
+        self._requests = CommandBatcher(self._repeating, connections=_REQUEST_CONNECTIONS, at_once=self._is_alone)
         self._replies = connect(url, io_timeout_s=None)  # a subscription is silent between replies
         self._new = new
         self._layout: Layout | None = None

@@ -29,8 +29,8 @@ one whose records have just been taken.
 class _Followed:
     """A partition that is read, and its records that are fetched and not yet taken."""
 
-    def __init__(self, number: TopicPartition) -> None:
-        self.number: Any = number
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition: Any = partition
         self.records: list[Any] = []
         self.next: int | None = None
         """The offset after the records that were taken; None: unknown."""
@@ -40,9 +40,11 @@ class _Followed:
         self.changed = asyncio.Event()
         self.paused = True
         self.asked = self.heard = 0.0
+        """When the records were last asked for, and when the broker was last known to have answered."""
         self.before: int | None = None
         """The time of the broker's last response before the last read."""
         self.last: int | None = None
+        """The time of the broker's last response that was noticed."""
 
 
 class TopicFollower:
@@ -94,7 +96,7 @@ class TopicFollower:
             try:
                 records, position = await self._take(followed, limit)
             except OffsetOutOfRangeError:
-                first = await self._first(followed.number, position)
+                first = await self._first(followed.partition, position)
                 lost, position = lost + first - position, first
                 continue
             except Exception as error:
@@ -103,7 +105,7 @@ class TopicFollower:
                 with bus_errors("the bus is unavailable"):
                     records, position = await read_carefully(
                         self._servers,
-                        followed.number,
+                        followed.partition,
                         position,
                         limit=limit,
                         fetch_bytes=_FETCH_BYTES,
@@ -121,7 +123,7 @@ class TopicFollower:
         """Stop to fetch a partition, and forget its records."""
         followed = self._followed.pop(number, None)
         if followed is not None and self._consumer is not None and not followed.paused:
-            self._consumer.pause(followed.number)
+            self._consumer.pause(followed.partition)
 
     async def aclose(self) -> None:
         """Close the connection; a later read opens it again."""
@@ -186,15 +188,15 @@ class TopicFollower:
     async def _drain(self, followed: _Followed) -> None:
         """Deliver what the consumer has of one partition, without waiting."""
         try:
-            found = await self._consumer.getmany(followed.number, timeout_ms=0)
+            found = await self._consumer.getmany(followed.partition, timeout_ms=0)
         except OffsetOutOfRangeError as error:
-            self._fail(followed.number, error)
+            self._fail(followed.partition, error)
         except Exception as error:
             if not is_of_content(error):
                 raise
             # The consumer would raise it again and again.
-            self._consumer.seek(followed.number, await self._consumer.position(followed.number))
-            self._fail(followed.number, error)
+            self._consumer.seek(followed.partition, await self._consumer.position(followed.partition))
+            self._fail(followed.partition, error)
         else:
             await self._deliver(found)
 
@@ -220,19 +222,19 @@ class TopicFollower:
 
     def _pause(self, followed: _Followed) -> None:
         if not followed.paused:
-            self._consumer.pause(followed.number)
+            self._consumer.pause(followed.partition)
             followed.paused = True
 
     def _seek(self, followed: _Followed, position: int) -> None:
         followed.records, followed.error = [], None
         followed.next = followed.fetched = position
-        self._consumer.seek(followed.number, position)
+        self._consumer.seek(followed.partition, position)
         self._resume(followed)
         self._await_answer(followed)
 
     def _resume(self, followed: _Followed) -> None:
         if followed.paused:
-            self._consumer.resume(followed.number)
+            self._consumer.resume(followed.partition)
             followed.paused = False
 
     async def _change(self, followed: _Followed, wait_s: float, enough: asyncio.Event) -> None:
@@ -259,25 +261,25 @@ class TopicFollower:
             raise error
         else:
             taken = []
-            followed.next = followed.fetched = await self._consumer.position(followed.number)
+            followed.next = followed.fetched = await self._consumer.position(followed.partition)
         assert followed.next is not None
         return taken, followed.next
 
     def _await_answer(self, followed: _Followed) -> None:
         """Forget the broker's last response: only the next one says whether there is more."""
         followed.asked = followed.heard = self._clock.monotonic()
-        followed.before = followed.last = self._consumer.last_poll_timestamp(followed.number)
+        followed.before = followed.last = self._consumer.last_poll_timestamp(followed.partition)
 
     def _answered(self, followed: _Followed, position: int) -> bool:
         """Return whether the broker has answered that there is nothing after a position."""
-        if self._consumer.last_poll_timestamp(followed.number) == followed.before:
+        if self._consumer.last_poll_timestamp(followed.partition) == followed.before:
             return False
-        end = self._consumer.last_stable_offset(followed.number)
+        end = self._consumer.last_stable_offset(followed.partition)
         return end is None or position >= end  # else this was the response to a request from before a seek
 
     def _listen(self, followed: _Followed) -> None:
         """Raise if the broker has not answered for long: aiokafka retries for ever and reports nothing."""
-        last = self._consumer.last_poll_timestamp(followed.number)
+        last = self._consumer.last_poll_timestamp(followed.partition)
         if last != followed.last:
             followed.last, followed.heard = last, self._clock.monotonic()
         elif self._clock.monotonic() - followed.heard > self._timing.silence_s:

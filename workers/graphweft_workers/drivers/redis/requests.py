@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError, ResponseError
 
-from graphweft.transports.redis.connection import Together, connect
+from graphweft.transports.redis.connection import CommandBatcher, connect
 from graphweft.transports.redis.lines import Lines
 from graphweft.transports.redis.refusals import bus_errors, request_refusal
 from graphweft_contracts import BusUnavailable, ContextReply, channels
@@ -159,7 +159,7 @@ class RedisRequestQueue:
         self._redis = connect(url, io_timeout_s=io_timeout_s)
         self._reader = Lines(url, io_timeout_s=io_timeout_s)
         self._repeating = Lines(url, io_timeout_s=timing.io_s, repeats=1)
-        self._replies = Together(self._repeating, connections=_REPLY_CONNECTIONS, at_once=self._is_last)
+        self._replies = CommandBatcher(self._repeating, connections=_REPLY_CONNECTIONS, at_once=self._is_last)
         self._consumer = consumer
         self._sign: Any = self._redis.register_script(_SIGN)
         self._clean: Any = self._redis.register_script(_CLEAN)

@@ -62,8 +62,8 @@ _FETCH_MS: Final = 1_000
 """How long the broker waits for a request before it answers. Each answer costs the broker and this process about a
 millisecond, also without a request."""
 _NO_BACKOFF_LIMIT_S: Final = 10 * 365 * 86_400.0
-"""aiokafka does not fetch while records of a partition are not taken, for 0.1 s. Then it fetches without that
-partition, whose requests wait for the end of that fetch."""
+"""While records of a partition are not taken, aiokafka waits: by default 0.1 s. Then it would fetch without that
+partition, whose next requests would wait until that fetch ends."""
 _SIGNATURE: Final = SIGNATURE.decode()
 _CHANNEL: Final = re.compile(
     rf"({re.escape(channels.CONTEXT_REPLIES_TOPIC)}(?:\.[A-Za-z0-9_-]{{1,64}})?):([0-9]{{1,9}})", re.ASCII

@@ -29,8 +29,8 @@ request that is under way, and waits for the next one: at most this long.
 class _Followed:
     """A partition that is read, and its records that are fetched and not yet taken."""
 
-    def __init__(self, partition: TopicPartition) -> None:
-        self.partition: Any = partition
+    def __init__(self, number: TopicPartition) -> None:
+        self.number: Any = number
         self.records: list[Any] = []
         self.next: int | None = None
         """The offset after the records that were taken; None: unknown."""
@@ -96,7 +96,7 @@ class TopicFollower:
             try:
                 records, position = await self._take(followed, limit)
             except OffsetOutOfRangeError:
-                first = await self._first(followed.partition, position)
+                first = await self._first(followed.number, position)
                 lost, position = lost + first - position, first
                 continue
             except Exception as error:
@@ -105,7 +105,7 @@ class TopicFollower:
                 with bus_errors("the bus is unavailable"):
                     records, position = await read_carefully(
                         self._servers,
-                        followed.partition,
+                        followed.number,
                         position,
                         limit=limit,
                         fetch_bytes=_FETCH_BYTES,
@@ -123,7 +123,7 @@ class TopicFollower:
         """Stop to fetch a partition, and forget its records."""
         followed = self._followed.pop(number, None)
         if followed is not None and self._consumer is not None and not followed.paused:
-            self._consumer.pause(followed.partition)
+            self._consumer.pause(followed.number)
 
     async def aclose(self) -> None:
         """Close the connection; a later read opens it again."""
@@ -188,15 +188,15 @@ class TopicFollower:
     async def _drain(self, followed: _Followed) -> None:
         """Deliver what the consumer has of one partition, without waiting."""
         try:
-            found = await self._consumer.getmany(followed.partition, timeout_ms=0)
+            found = await self._consumer.getmany(followed.number, timeout_ms=0)
         except OffsetOutOfRangeError as error:
-            self._fail(followed.partition, error)
+            self._fail(followed.number, error)
         except Exception as error:
             if not is_of_content(error):
                 raise
             # The consumer would raise it again and again.
-            self._consumer.seek(followed.partition, await self._consumer.position(followed.partition))
-            self._fail(followed.partition, error)
+            self._consumer.seek(followed.number, await self._consumer.position(followed.number))
+            self._fail(followed.number, error)
         else:
             await self._deliver(found)
 
@@ -222,19 +222,19 @@ class TopicFollower:
 
     def _pause(self, followed: _Followed) -> None:
         if not followed.paused:
-            self._consumer.pause(followed.partition)
+            self._consumer.pause(followed.number)
             followed.paused = True
 
     def _seek(self, followed: _Followed, position: int) -> None:
         followed.records, followed.error = [], None
         followed.next = followed.fetched = position
-        self._consumer.seek(followed.partition, position)
+        self._consumer.seek(followed.number, position)
         self._resume(followed)
         self._await_answer(followed)
 
     def _resume(self, followed: _Followed) -> None:
         if followed.paused:
-            self._consumer.resume(followed.partition)
+            self._consumer.resume(followed.number)
             followed.paused = False
 
     async def _change(self, followed: _Followed, wait_s: float, enough: asyncio.Event) -> None:
@@ -261,25 +261,25 @@ class TopicFollower:
             raise error
         else:
             taken = []
-            followed.next = followed.fetched = await self._consumer.position(followed.partition)
+            followed.next = followed.fetched = await self._consumer.position(followed.number)
         assert followed.next is not None
         return taken, followed.next
 
     def _await_answer(self, followed: _Followed) -> None:
         """Forget the broker's last response: only the next one says whether there is more."""
         followed.asked = followed.heard = self._clock.monotonic()
-        followed.before = followed.last = self._consumer.last_poll_timestamp(followed.partition)
+        followed.before = followed.last = self._consumer.last_poll_timestamp(followed.number)
 
     def _answered(self, followed: _Followed, position: int) -> bool:
         """Return whether the broker has answered that there is nothing after a position."""
-        if self._consumer.last_poll_timestamp(followed.partition) == followed.before:
+        if self._consumer.last_poll_timestamp(followed.number) == followed.before:
             return False
-        end = self._consumer.last_stable_offset(followed.partition)
+        end = self._consumer.last_stable_offset(followed.number)
         return end is None or position >= end  # else this was the response to a request from before a seek
 
     def _listen(self, followed: _Followed) -> None:
         """Raise if the broker has not answered for long: aiokafka retries for ever and reports nothing."""
-        last = self._consumer.last_poll_timestamp(followed.partition)
+        last = self._consumer.last_poll_timestamp(followed.number)
         if last != followed.last:
             followed.last, followed.heard = last, self._clock.monotonic()
         elif self._clock.monotonic() - followed.heard > self._timing.silence_s:

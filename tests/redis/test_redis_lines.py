@@ -14,7 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as LateConnection
 from tests.services.waiting import turns, until
 
-from graphweft.transports.redis.connection import Command, Together, connect
+from graphweft.transports.redis.connection import Command, CommandBatcher, connect
 from graphweft.transports.redis.lines import Lines
 
 pytestmark = pytest.mark.integration
@@ -89,7 +89,7 @@ async def test_a_connection_that_the_server_has_closed_meanwhile_is_opened_again
 @pytest.mark.parametrize("repeats", [0, 1])
 async def test_a_call_whose_connection_breaks_is_repeated_as_often_as_said(url: str, raw: Any, repeats: int) -> None:
     async with contextlib.aclosing(Lines(url, io_timeout_s=20, repeats=repeats)) as lines:
-        call = asyncio.create_task(Together(lines, connections=1).execute("BLPOP", "lines", 0))
+        call = asyncio.create_task(CommandBatcher(lines, connections=1).execute("BLPOP", "lines", 0))
         for _ in range(repeats + 1):
             [number] = await until(lambda: blocked(raw))
             await raw.execute_command("CLIENT KILL", "ID", number)
@@ -107,7 +107,7 @@ async def test_a_first_command_is_sent_at_once_and_the_next_ones_go_together(lin
             sent.append(len(commands))
             return await lines.exchange(commands)
 
-    together = Together(Counted(), connections=8, at_once=lambda: True)
+    together = CommandBatcher(Counted(), connections=8, at_once=lambda: True)
     first = together.execute("ECHO", "0")
     with contextlib.suppress(StopIteration):
         first.send(None)
@@ -130,13 +130,13 @@ async def test_a_command_sent_at_once_counts_among_the_round_trips() -> None:
             running.pop()
             return list(commands)
 
-    together = Together(Counted(), connections=1, at_once=lambda: True)
+    together = CommandBatcher(Counted(), connections=1, at_once=lambda: True)
     await asyncio.gather(*(together.execute("ECHO", str(number)) for number in range(16)))
     assert max(most) == 1
 
 
 async def test_a_cancelled_command_that_was_sent_at_once_leaves_no_reply(lines: Lines, raw: Any) -> None:
-    together = Together(lines, connections=8, at_once=lambda: True)
+    together = CommandBatcher(lines, connections=8, at_once=lambda: True)
     call = asyncio.create_task(together.execute("BLPOP", "lines", 0))
     await until(lambda: blocked(raw))
     call.cancel()

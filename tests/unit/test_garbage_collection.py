@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
@@ -74,12 +75,14 @@ class Process:
 
 
 @pytest.mark.parametrize("role", ["mutation", "injection", "memory"])
-async def test_a_thread_of_a_role_soon_gives_way_to_its_event_loop(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_of_a_role_soon_gives_way_to_its_event_loop(
+    role: Literal["mutation", "injection", "memory"], monkeypatch: pytest.MonkeyPatch
+) -> None:
     before, process = sys.getswitchinterval(), Process(None)
     monkeypatch.setattr(hosting, f"{role}_app", lambda _: process)
     sys.setswitchinterval(0.005)  # Python's default
     try:
-        await getattr(roles, f"run_{role}")(Settings())
+        await roles.run_service(role, Settings())
     finally:
         sys.setswitchinterval(before)
     assert process.found[0] <= 0.001

@@ -61,32 +61,25 @@ class FunctionCall:
     place: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Uses:
     """The uses of an expression. Subqueries (EXISTS, COUNT, COLLECT) are not included: their clauses are parts."""
 
-    reads: tuple[PropertyRead, ...]
-    variables: tuple[VariableUse, ...]
-    labels: tuple[LabelTest, ...]
-    calls: tuple[FunctionCall, ...]
-    parameters: tuple[tuple[str, int], ...]
+    reads: list[PropertyRead] = field(default_factory=list[PropertyRead])
+    variables: list[VariableUse] = field(default_factory=list[VariableUse])
+    labels: list[LabelTest] = field(default_factory=list[LabelTest])
+    calls: list[FunctionCall] = field(default_factory=list[FunctionCall])
+    parameters: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     """(name without the dollar, place)."""
-    subqueries: tuple[int, ...]
+    subqueries: list[int] = field(default_factory=list[int])
     """Places of subqueries."""
 
 
 def uses(query: Outline, expression: range) -> Uses:
     """Return the uses of an expression of a part. Raises ``PatternError``."""
-    walk = _Walk(query=query, first_words=_first_words(query))
-    walk.expression(expression.start, expression.stop, frozenset())
-    return Uses(
-        reads=tuple(walk.reads),
-        variables=tuple(walk.variables),
-        labels=tuple(walk.labels),
-        calls=tuple(walk.calls),
-        parameters=tuple(walk.parameters),
-        subqueries=tuple(walk.subqueries),
-    )
+    found = Uses()
+    _Walk(query, _first_words(query), found).expression(expression.start, expression.stop, frozenset())
+    return found
 
 
 @once
@@ -94,18 +87,13 @@ def _first_words(query: Outline) -> frozenset[int]:
     return frozenset(clause.words[0] for clause in query.clauses)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Walk:
     """Collects the uses of an expression, word by word."""
 
     query: Outline
     first_words: frozenset[int]
-    reads: list[PropertyRead] = field(default_factory=list[PropertyRead])
-    variables: list[VariableUse] = field(default_factory=list[VariableUse])
-    labels: list[LabelTest] = field(default_factory=list[LabelTest])
-    calls: list[FunctionCall] = field(default_factory=list[FunctionCall])
-    parameters: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
-    subqueries: list[int] = field(default_factory=list[int])
+    found: Uses
 
     def expression(self, start: int, stop: int, local: frozenset[str]) -> None:
         """Note the uses of the words; ``local`` holds the variables of the comprehensions around them."""
@@ -118,7 +106,7 @@ class _Walk:
                 index = words.closing(index) + 1
                 self._no_arrow(index, stop)
             elif words.tokens[index].kind == "param":
-                self.parameters.append((words.tokens[index].identifier, index))
+                self.found.parameters.append((words.tokens[index].identifier, index))
                 index = self._chain(index + 1, stop, of_parameter=True)
             elif words.identifier(index):
                 index = self._named(index, stop, local)
@@ -151,12 +139,12 @@ class _Walk:
             return self._braces(index, end, local)
         if end > index + 1:
             variable = "" if name in local or keyword in KEYWORDS else name
-            self.reads.append(PropertyRead(variable=variable, name=words.identifier(index + 2), place=index))
+            self.found.reads.append(PropertyRead(variable=variable, name=words.identifier(index + 2), place=index))
             return self._chain(index + 3, stop, of_parameter=False)
         if words.text(end) == ":" and end < stop:
             return self._label_test(index, stop, local)
         if name not in local:
-            self.variables.append(VariableUse(variable=name, place=index))
+            self.found.variables.append(VariableUse(variable=name, place=index))
         return end
 
     def _chain(self, index: int, stop: int, *, of_parameter: bool) -> int:
@@ -164,7 +152,7 @@ class _Walk:
         words = self.query.words
         while index + 1 < stop and words.text(index) == "." and words.identifier(index + 1):
             if not of_parameter:
-                self.reads.append(PropertyRead(variable="", name=words.identifier(index + 1), place=index + 1))
+                self.found.reads.append(PropertyRead(variable="", name=words.identifier(index + 1), place=index + 1))
             index += 2
         return index
 
@@ -179,14 +167,14 @@ class _Walk:
             end += 1
         name = words.identifier(index)
         names = tuple(words.identifier(position) for position in range(index + 1, end) if words.identifier(position))
-        self.labels.append(LabelTest(variable="" if name in local else name, labels=names, place=index))
+        self.found.labels.append(LabelTest(variable="" if name in local else name, labels=names, place=index))
         return end
 
     def _function(self, index: int, opening: int, local: frozenset[str]) -> None:
         words = self.query.words
         name = "".join(words.identifier(position) or "." for position in range(index, opening)).lower()
         closing = words.closing(opening)
-        self.calls.append(FunctionCall(name=name, arguments=range(opening + 1, closing), place=index))
+        self.found.calls.append(FunctionCall(name=name, arguments=range(opening + 1, closing), place=index))
         if name == "reduce":
             self._reduce(opening, local)
         else:
@@ -236,7 +224,7 @@ class _Walk:
         if opening + 1 in self.first_words:
             if words.keyword(index) not in _SUBQUERIES:
                 raise PatternError(index, "a subquery of an unknown form")
-            self.subqueries.append(index)
+            self.found.subqueries.append(index)
             return closing + 1
         if words.keyword(index) in _SUBQUERIES:
             raise PatternError(index, "a subquery that is only a pattern")
@@ -246,16 +234,16 @@ class _Walk:
         for entry in split_at_commas(words, range(opening + 1, closing)) if closing > opening + 1 else ():
             self._projected(entry, "" if name in local else name, local)
         if closing == opening + 1 and name not in local:
-            self.variables.append(VariableUse(variable=name, place=index))
+            self.found.variables.append(VariableUse(variable=name, place=index))
         return closing + 1
 
     def _projected(self, entry: range, owner: str, local: frozenset[str]) -> None:
         words = self.query.words
         start = entry.start
         if words.text(start) == "." and words.text(start + 1) == "*":
-            self.variables.append(VariableUse(variable=owner, place=start))
+            self.found.variables.append(VariableUse(variable=owner, place=start))
         elif words.text(start) == "." and words.identifier(start + 1):
-            self.reads.append(PropertyRead(variable=owner, name=words.identifier(start + 1), place=start + 1))
+            self.found.reads.append(PropertyRead(variable=owner, name=words.identifier(start + 1), place=start + 1))
         elif words.text(start + 1) == ":":
             self.expression(start + 2, entry.stop, local)
         else:

@@ -43,6 +43,14 @@ def shared_labels(cyphers: Iterable[Cypher]) -> frozenset[str] | None:
     return frozenset(found)
 
 
+def labels_beside(labels: Iterable[str], groups: Iterable[frozenset[str]]) -> frozenset[str]:
+    """Return the labels that a node with any of some labels may have, by groups of labels that may be on one node."""
+    found, groups = frozenset(labels), [*groups]
+    while more := {name for group in groups if not found.isdisjoint(group) for name in group} - found:
+        found |= more
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
     """The labels that a query puts on one node, or asks for on one node; known for opaque queries too."""

@@ -13,6 +13,7 @@ from graphweft_rules.cypher.accesses import LookupKey
 from graphweft_rules.cypher.clauses import Outline
 from graphweft_rules.cypher.entities import ANYTHING, Action, Entity, EntityReader, entities_of
 from graphweft_rules.cypher.mutation_summary import MutationSummary
+from graphweft_rules.cypher.node_labels import labels_beside
 from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.cypher.read_write_sets import read_write_sets
 
@@ -53,7 +54,7 @@ class NodeWriters:
     def __init__(self, target: NodeTarget, summary: MutationSummary) -> None:
         """``summary`` is of all mutations that may have run, those of packs included."""
         self._target = target
-        self._labels = _labels_beside(target.label, summary)
+        self._labels = None if summary.anywhere else labels_beside([target.label], summary.groups)
         self._checks: dict[str, Sequence[_Check]] = {}
 
     def reason(self, cypher: Cypher, params: Mapping[str, Any]) -> str:
@@ -165,16 +166,6 @@ class Slice:
 def _entity(resource: tuple[str, ...]) -> tuple[str, ...]:
     """Return the entities of a resource: a property counts as its node or relationship."""
     return (resource[0].removesuffix(" property"), *resource[1:2])
-
-
-def _labels_beside(label: str, summary: MutationSummary) -> frozenset[str] | None:
-    """Return the labels that a node with a label may have; None for any."""
-    if summary.anywhere:
-        return None
-    found = {label}
-    while more := {name for group in summary.groups if not found.isdisjoint(group) for name in group} - found:
-        found |= more
-    return frozenset(found)
 
 
 def _differ(values: Iterable[Any], wanted: Sequence[KeyValue]) -> bool:

@@ -24,6 +24,7 @@ from graphweft_rules.cypher.parts import (
     Property,
     RemovePart,
     SetItem,
+    SetKind,
     SetPart,
     UnionPart,
     UnwindPart,
@@ -141,35 +142,20 @@ def _inside(words: QueryWords, clause: Clause) -> range:
 
 
 def _set_item(words: QueryWords, span: range) -> SetItem:
-    start, stop = span.start, span.stop
+    start = span.start
     second, third, fourth = (words.text(start + number) for number in (1, 2, 3))
     if second == "." and fourth == "=" and words.identifier(start + 2):
-        value = not_empty(range(start + 4, stop))
-        return SetItem(
-            kind="property",
-            variable=variable_name(words, start),
-            names=(words.identifier(start + 2),),
-            value=value,
-            place=start,
-        )
+        return _assignment(words, "property", span, (words.identifier(start + 2),), value=span[4:])
     if second == "=":
-        value = not_empty(range(start + 2, stop))
-        return SetItem(kind="replace", variable=variable_name(words, start), names=(), value=value, place=start)
+        return _assignment(words, "replace", span, value=span[2:])
     if second == "+" and third == "=":
-        value = not_empty(range(start + 3, stop))
-        return SetItem(kind="update", variable=variable_name(words, start), names=(), value=value, place=start)
+        return _assignment(words, "update", span, value=span[3:])
     return _labels_item(words, span)
 
 
 def _remove_item(words: QueryWords, span: range) -> SetItem:
     if len(span) == 3 and words.text(span.start + 1) == "." and words.identifier(span.start + 2):
-        return SetItem(
-            kind="property",
-            variable=variable_name(words, span.start),
-            names=(words.identifier(span.start + 2),),
-            value=None,
-            place=span.start,
-        )
+        return _assignment(words, "property", span, (words.identifier(span.start + 2),))
     return _labels_item(words, span)
 
 
@@ -181,13 +167,16 @@ def _labels_item(words: QueryWords, span: range) -> SetItem:
         labels.append(words.identifier(index + 1))
     if not labels:
         raise PatternError(span.start, "an item of an unknown form")
+    return _assignment(words, "label", span, tuple(labels))
+
+
+def _assignment(
+    words: QueryWords, kind: SetKind, span: range, names: tuple[str, ...] = (), *, value: range | None = None
+) -> SetItem:
+    value = None if value is None else not_empty(value)
     return SetItem(
-        kind="label",
-        variable=variable_name(words, span.start),
-        names=tuple(labels),
-        value=None,
-        place=span.start,
-    )
+        kind=kind, variable=variable_name(words, span.start), names=names, value=value, place=span.start
+    )  # fmt: skip
 
 
 def _item(words: QueryWords, span: range) -> ProjectionItem:

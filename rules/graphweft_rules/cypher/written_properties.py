@@ -8,7 +8,7 @@ from typing import Self
 
 from graphweft_rules.cypher.clauses import Outline
 from graphweft_rules.cypher.entities import ANYTHING
-from graphweft_rules.cypher.node_labels import READING, labels_of
+from graphweft_rules.cypher.node_labels import READING, labels_beside, labels_of
 from graphweft_rules.cypher.part_parser import literal_map, read_parts
 from graphweft_rules.cypher.parts import (
     CallPart,
@@ -50,9 +50,7 @@ class WrittenProperties:
 
     def of_label(self, label: str) -> frozenset[str] | None:
         """Return the properties that nodes with the label may have from mutations; None if they may have any."""
-        beside = {ANYTHING, label}
-        while more := {name for group in self._groups if not beside.isdisjoint(group) for name in group} - beside:
-            beside |= more
+        beside = labels_beside((ANYTHING, label), self._groups)
         found = frozenset[str]().union(*(self._found.get(each, ()) for each in beside))
         return None if ANYTHING in found else found
 

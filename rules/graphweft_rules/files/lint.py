@@ -15,8 +15,7 @@ from graphweft_rules.files.findings import Finding, ordered
 from graphweft_rules.files.loader import FILE_NAME, TESTS, RuleFiles, index_findings, unread_files
 from graphweft_rules.files.model import Mutation, Place
 from graphweft_rules.files.search_indexes import search_findings
-from graphweft_rules.files.text_times import text_times
-from graphweft_rules.files.unwritten_labels import unwritten_labels
+from graphweft_rules.files.unwritten_names import text_times, unwritten_labels
 from graphweft_rules.matching.workflow import Workflow, compile_workflow
 
 

@@ -49,7 +49,7 @@ _FEW_QUICK: Final = 16
 """The same if a function decides each condition."""
 _MOST_TOGETHER: Final = 64
 """Conditions of one program. If one cannot be evaluated, all are evaluated one by one."""
-_MEMORY: Final = 4096
+_MOST_LOOK_UPS: Final = 4096
 """Limit of cached combinations of event type and agent, because both come from outside."""
 
 
@@ -417,7 +417,7 @@ def _covers(agents: tuple[str, ...], agent: str | None) -> bool:
     return EVERY_AGENT in agents or agent in agents
 
 
-def _remember[Key, Found](memory: dict[Key, Found], key: Key, found: Found) -> None:
-    if len(memory) >= _MEMORY:
-        memory.clear()  # simpler than LRU: common combinations return with the next event
-    memory[key] = found
+def _remember[Key, Found](found_before: dict[Key, Found], key: Key, found: Found) -> None:
+    if len(found_before) >= _MOST_LOOK_UPS:
+        found_before.clear()  # simpler than LRU: common combinations return with the next event
+    found_before[key] = found

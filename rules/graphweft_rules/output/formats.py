@@ -193,13 +193,13 @@ class RenderedRows:
         if self._reader is None or not before:
             return None
         rows = self._first(min(len(self._rows), self.count + _MORE))
-        told = [
+        says_more = [
             place >= _MOST_COMPARED or not (isinstance(row, MemoryRow) and _is_said(plain_line(row.text), before))
             for place, row in enumerate(rows)
         ]
-        if all(told[: self.count]):
+        if all(says_more[: self.count]):
             return None
-        return [place for place, tells in enumerate(told) if tells][: self.count]
+        return [place for place, more in enumerate(says_more) if more][: self.count]
 
     def shortened(self, cut: Cut, *, bare: bool = False) -> RenderedRows:
         """Return the rows with shorter texts; with ``bare``, without the headings of ``memory``."""

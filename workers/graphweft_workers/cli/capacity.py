@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from graphweft_contracts import Event
 from graphweft_workers.cli.options import Json, command, number
 from graphweft_workers.cli.output import print_error, show, warn
-from graphweft_workers.imports.event_lines import LineFaults, checked, events_of_lines, numbered_lines, open_file
+from graphweft_workers.imports.event_lines import LineFaults, events_of_file
 from graphweft_workers.reports.capacity import Capacity, Demand, Figures
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.rules import load_given_rules, load_rules
@@ -65,12 +64,6 @@ async def capacity(
     if measure is not None:
         from graphweft_workers.processes.event_cost import event_cost
 
-        cost = await event_cost(settings, _events(str(measure)))
+        cost = await event_cost(settings, [*events_of_file(str(measure), LineFaults(print_error, warn))])
         figures, compared = figures.measured(cost, count), figures.compared(cost, count)
     show(Capacity(demand, figures, compared), json=json)
-
-
-def _events(file: str) -> list[Event]:
-    faults = LineFaults(print_error, warn)
-    with open_file(file) as stream:
-        return list(checked(events_of_lines(numbered_lines(stream, file), file, faults), file, faults))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from graphweft_contracts import Event
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Since, check_app, command, number, since_time
 from graphweft_workers.cli.output import print_error, show, tell_progress, warn
 from graphweft_workers.cli.publishing import interruptible
-from graphweft_workers.imports.event_lines import LineFaults, checked, events_of_lines, numbered_lines, open_file
+from graphweft_workers.imports.event_lines import LineFaults, events_of_file
 from graphweft_workers.reports.coverage import coverage_of_events, coverage_of_log
 from graphweft_workers.reports.scan import ScanLimits
 from graphweft_workers.settings.settings import Settings
@@ -51,7 +49,7 @@ async def coverage(
     settings = Settings.load(data=data, rules=rules)
     if log is not None:
         with interruptible():
-            found = coverage_of_events(_events(log), load_rules(settings), app)
+            found = coverage_of_events(events_of_file(log, LineFaults(print_error, warn)), load_rules(settings), app)
     else:
         async with running_bus(settings) as bus:
             limits = ScanLimits(entries=limit, since=oldest, on_progress=tell_progress)
@@ -62,9 +60,3 @@ async def coverage(
     show(found, json=json)
     percent = found.percent
     return 1 if fail_under is not None and (percent is None or percent < fail_under) else None
-
-
-def _events(file: str) -> Iterator[Event]:
-    faults = LineFaults(print_error, warn)
-    with open_file(file) as stream:
-        yield from checked(events_of_lines(numbered_lines(stream, file), file, faults), file, faults)

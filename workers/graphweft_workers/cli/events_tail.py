@@ -37,7 +37,7 @@ class EventFilter:
     chat: Annotated[str | None, typer.Option("--chat", help="Only events of this chat.")] = None
     workflow: Annotated[str | None, typer.Option("--workflow", help="Only events of this workflow.")] = None
 
-    def holds(self, seen: DecodedEntry) -> bool:
+    def wants(self, seen: DecodedEntry) -> bool:
         """Tell whether an entry is wanted."""
         event = seen.event
         if seen.activation is not None:
@@ -81,7 +81,7 @@ async def events_tail(
             async for partition, entry in limits.within(newest_first(bus.log, reached)):
                 seen = await decoder.see(partition, entry)
                 hidden += seen.kind == "invalid"
-                if chosen.holds(seen):
+                if chosen.wants(seen):
                     shown.appendleft(seen)
                     if len(shown) == lines:
                         break
@@ -104,7 +104,7 @@ async def events_tail(
 
 async def _follow(follower: LogFollower, decoder: Decoder, chosen: EventFilter, *, json: bool) -> None:
     fresh: deque[tuple[int, Entry]] = deque()
-    away = False
+    waiting = False
     while True:
         hidden = 0
         try:
@@ -113,15 +113,15 @@ async def _follow(follower: LogFollower, decoder: Decoder, chosen: EventFilter, 
             while fresh:
                 seen = await decoder.see(*fresh[0])
                 fresh.popleft()
-                if chosen.holds(seen):
+                if chosen.wants(seen):
                     show(seen, json=json)
                 else:
                     hidden += seen.kind == "invalid"
-            away = False
+            waiting = False
         except BusUnavailable as error:
-            if not away:
+            if not waiting:
                 warn(f"waiting for the bus: {error}")
-            away = True
+            waiting = True
         sys.stdout.flush()
         _warn_hidden(hidden)
         await asyncio.sleep(_POLL_S)

@@ -98,12 +98,12 @@ def hook(
         own = data if source is not None and source.name == "COMMANDLINE" else None
         transport = _NotingTransport(_transport(own, data, gateway, token_file))
         owner = Owner(app_id=app, user_id=user or process_user(), workflow=workflow, agent=agent, remember=remember)
-        moment = read_hook(_read(payload), owner)
-        if moment.unknown:
-            _say(f"nothing is recorded for the hook {moment.name!r:.100}")
-        text = asyncio.run(_work(moment, owner, transport, deadline_s, max_tokens if context else None))
+        plan = read_hook(_read(payload), owner)
+        if plan.unknown:
+            _say(f"nothing is recorded for the hook {plan.name!r:.100}")
+        text = asyncio.run(_work(plan, owner, transport, deadline_s, max_tokens if context else None))
         if text:
-            output = {"hookEventName": moment.name, "additionalContext": text}
+            output = {"hookEventName": plan.name, "additionalContext": text}
             sys.stdout.write(json.dumps({"hookSpecificOutput": output}) + "\n")
     except ValidationError as error:
         _say(f"nothing is recorded: {wire.explain(error)}")
@@ -140,7 +140,7 @@ class _NotingTransport:
 
 
 async def _work(
-    moment: HookPlan, owner: Owner, transport: _NotingTransport, deadline_s: float, max_tokens: int | None
+    plan: HookPlan, owner: Owner, transport: _NotingTransport, deadline_s: float, max_tokens: int | None
 ) -> str:
     """Emit the events, and return the context if ``max_tokens`` allows some."""
 
@@ -160,28 +160,30 @@ async def _work(
         return (await client.emit_all(events, wait_s=min(_EMIT_S, left_s()))).count(None)
 
     try:
-        lost += await emit(moment.before)
-        if moment.asks and moment.name in _SHOWN and max_tokens is not None:
+        lost += await emit(plan.before)
+        if plan.asks and plan.name in _SHOWN and max_tokens is not None:
             reply = await client.context(
-                agent=moment.agent,
-                chat_id=moment.chat_id,
+                agent=plan.agent,
+                chat_id=plan.chat_id,
                 user_id=owner.user_id,
-                context={**moment.variables, **message_variables(moment.message)},
+                context={**plan.variables, **message_variables(plan.message)},
                 budget_ms=int(left_s() / 2 * 1000),
                 max_tokens=max_tokens,
             )
             text = reply.text
             if reply.reason is not None and reply.reason != "disabled":
                 problems.append(f"no context: {reply.reason} ({reply.detail})")
-        lost += await emit(moment.after)
+        lost += await emit(plan.after)
     finally:
         await client.aclose(drain_s=min(0.2, left_s()))
     dropped = client.stats.dropped + client.stats.rejected
     if lost and dropped:
-        total = counted(len(moment.before) + len(moment.after), "event")
+        total = counted(len(plan.before) + len(plan.after), "event")
         reason = transport.failure or ("is the bus running?" if client.stats.dropped else "they break the contract")
-        told = any(reason in problem for problem in problems)
-        problems.append(f"{dropped} of {total} {'is' if dropped == 1 else 'are'} lost{'' if told else f': {reason}'}")
+        is_named = any(reason in problem for problem in problems)
+        problems.append(
+            f"{dropped} of {total} {'is' if dropped == 1 else 'are'} lost{'' if is_named else f': {reason}'}"
+        )
     if problems:
         _say("; ".join(problems))
     return text

@@ -153,14 +153,8 @@ async def run(
             "--workflow, --agent, --chat, --var, --index-type, --budget-ms and --max-tokens work with `run mcp` only"
         )
     match role:
-        case "mutation":
-            await roles.run_mutation(settings)
-        case "injection":
-            await roles.run_injection(settings)
-        case "memory":
-            await roles.run_memory(settings)
-        case "archive":
-            await roles.run_archive(settings)
+        case "mutation" | "injection" | "memory" | "archive":
+            await roles.run_service(role, settings)
         case "gateway":
             if gateway.insecure_app is not None:
                 check_app(gateway.insecure_app)

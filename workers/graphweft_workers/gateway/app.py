@@ -44,14 +44,13 @@ from graphweft_workers.gateway.limits import (
     read_json,
 )
 from graphweft_workers.gateway.messages import Refusal, read_messages
+from graphweft_workers.gateway.middleware import RequestMetrics, TraceMiddleware
 from graphweft_workers.gateway.problems import Problem, error_handlers, faults_of
 from graphweft_workers.gateway.questions import ContextQuestion
 from graphweft_workers.gateway.quotas import QuotaLimiter
 from graphweft_workers.gateway.redaction import without_addresses
-from graphweft_workers.gateway.request_metrics import RequestMetrics
 from graphweft_workers.gateway.tokens import AccessToken, Role, Tokens
 from graphweft_workers.gateway.traces import JSON, PROTOBUF, Traces, decompress, read_traces
-from graphweft_workers.gateway.tracing import TraceMiddleware
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.log_limit import LogLimit
 from graphweft_workers.telemetry.metrics import EVENTS_RECEIVED

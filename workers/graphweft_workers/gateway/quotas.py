@@ -33,8 +33,8 @@ _NEXT: Final[Mapping[QuotaName, str]] = {
 class QuotaLimiter:
     """Decides whether the events of a request are taken.
 
-    ``of`` returns the quotas of an app. ``stored`` holds what apps keep, by app and quota; whoever made the gate
-    replaces it. Rates are counted by each gate alone.
+    ``of`` returns the quotas of an app. ``stored`` holds what apps keep, by app and quota; ``GatewayUsage`` replaces
+    it. Each gateway counts rates for itself: an app that uses two may send twice as much.
     """
 
     def __init__(self, of: Callable[[str], Quotas], *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -51,15 +51,6 @@ class QuotaLimiter:
         self._check_rate(app_id, "events_per_s", quotas.events_per_s)
         self._check_rate(app_id, "bytes_per_s", quotas.bytes_per_s)
 
-    def _check_kept(self, app_id: str) -> None:
-        quotas = self._of(app_id)
-        if quotas.stored_bytes is not None:
-            self._check_stored(app_id, "stored_bytes", quotas.stored_bytes)
-        if quotas.dead_letters is not None:
-            self._check_stored(app_id, "dead_letters", quotas.dead_letters)
-        if quotas.graph_bytes is not None:
-            self._check_stored(app_id, "graph_bytes", quotas.graph_bytes)
-
     def take(self, app_id: str, events: Sequence[EncodedEvent]) -> None:
         """Count events. Raises ``Problem`` (429, or 507 for what is kept) and counts none then.
 
@@ -67,7 +58,7 @@ class QuotaLimiter:
         """
         self.check(app_id)
         if not all(each.event.type in _ERASING for each in events):
-            self._check_kept(app_id)
+            self._check_stored(app_id)
         if (bucket := self._buckets.get((app_id, "events_per_s"))) is not None:
             bucket.take(len(events))
         if (bucket := self._buckets.get((app_id, "bytes_per_s"))) is not None:
@@ -87,10 +78,19 @@ class QuotaLimiter:
             step = f"send it again after {after} s"
             raise self._refusal(429, app_id, quota, limit=per_s, used=math.ceil(bucket.used), step=step, after_s=after)
 
-    def _check_stored(self, app_id: str, quota: QuotaName, limit: int) -> None:
-        used = self.stored.get(app_id, {}).get(quota, 0)
-        if used > limit:
-            raise self._refusal(507, app_id, quota, limit=limit, used=used, step=_NEXT[quota], after_s=_STORED_RETRY_S)
+    def _check_stored(self, app_id: str) -> None:
+        quotas, stored = self._of(app_id), self.stored.get(app_id, {})
+        limits: Mapping[QuotaName, int | None] = {
+            "stored_bytes": quotas.stored_bytes,
+            "dead_letters": quotas.dead_letters,
+            "graph_bytes": quotas.graph_bytes,
+        }
+        for quota, limit in limits.items():
+            used = stored.get(quota, 0)
+            if limit is not None and used > limit:
+                raise self._refusal(
+                    507, app_id, quota, limit=limit, used=used, step=_NEXT[quota], after_s=_STORED_RETRY_S
+                )
 
     def _refusal(
         self, status: int, app_id: str, quota: QuotaName, *, limit: float, used: int, step: str, after_s: int

@@ -88,7 +88,7 @@ def read_hook(raw: object, owner: Owner) -> HookPlan:
     missing = [field for field, value in (("hook_event_name", name), ("session_id", chat_id)) if value is None]
     if name is None or chat_id is None:
         raise UnreadableHook(f"the hook has no {' and no '.join(missing)}: pass on what the coding agent writes")
-    return _HookReader(fields, owner, name, chat_id).moment()
+    return _HookReader(fields, owner, name, chat_id).plan()
 
 
 class _HookReader:
@@ -107,7 +107,7 @@ class _HookReader:
             **{key: value for key in ("cwd", "model", "permission_mode") if (value := _text(fields, key)) is not None},
         }
 
-    def moment(self) -> HookPlan:
+    def plan(self) -> HookPlan:
         match self._name:
             case "SessionStart":
                 return self._does(
@@ -238,8 +238,8 @@ def _notified(fields: Mapping[str, Any], owner: Owner) -> HookPlan:
         "prompt": "\n".join(prompts),
         "last_assistant_message": fields.get("last-assistant-message"),
     }
-    started = _HookReader(hook, owner, "UserPromptSubmit", chat_id).moment()
-    ended = _HookReader(hook, owner, "Stop", chat_id).moment()
+    started = _HookReader(hook, owner, "UserPromptSubmit", chat_id).plan()
+    ended = _HookReader(hook, owner, "Stop", chat_id).plan()
     events = (*started.before, *started.after, *ended.before, *ended.after)
     return HookPlan(name="notify", chat_id=chat_id, before=events, variables=ended.variables, agent=owner.agent)
 

@@ -113,6 +113,12 @@ def events_of_lines(
         yield event
 
 
+def events_of_file(name: str, faults: LineFaults) -> Iterator[Event]:
+    """Yield the events of a file. Raises ``InvalidEvent`` as ``open_file`` and ``checked`` do."""
+    with open_file(name) as stream:
+        yield from checked(events_of_lines(numbered_lines(stream, name), name, faults), name, faults)
+
+
 def checked(events: Iterable[Event], name: str, faults: LineFaults) -> Iterator[Event]:
     """Yield the events of a file; raise ``InvalidEvent`` at its end if lines were invalid, or there is no event."""
     found = False

@@ -27,7 +27,7 @@ class GatewayUsage:
     def __init__(
         self,
         log: RecordLog,
-        gate: QuotaLimiter,
+        limiter: QuotaLimiter,
         policies: Callable[[], AppPolicies] | None,
         spans: Mapping[str, Counter[str]],
         *,
@@ -36,7 +36,7 @@ class GatewayUsage:
     ) -> None:
         """Without policies nothing is limited, so nothing is asked of the bus until a span gave no event."""
         self._log = log
-        self._gate = gate
+        self._limiter = limiter
         self._spans = spans
         self._policies = policies
         self._reporter = f"{GATEWAY}{name}"
@@ -66,7 +66,7 @@ class GatewayUsage:
             self._failed = False
 
     async def _exchange(self) -> None:
-        total = sum(each.total() for each in self._gate.refused.values())
+        total = sum(each.total() for each in self._limiter.refused.values())
         total += sum(each.total() for each in self._spans.values())
         if self._policies is None and total == self._written:
             return
@@ -78,10 +78,10 @@ class GatewayUsage:
                 await self._log.put(reporter, None)
         if self._policies is not None:
             uses, _ = read_uses(records, self._policies(), now)
-            self._gate.stored = {use.app_id: {quota: int(use.used(quota)) for quota in _STORED} for use in uses}
+            self._limiter.stored = {use.app_id: {quota: int(use.used(quota)) for quota in _STORED} for use in uses}
         if total != self._written:
             apps = {app_id: Counter(counts) for app_id, counts in self._before.items()}
-            for app_id, refused in self._gate.refused.items():
+            for app_id, refused in self._limiter.refused.items():
                 apps.setdefault(app_id, Counter()).update({str(quota): number for quota, number in refused.items()})
             for app_id, spans in self._spans.items():
                 apps.setdefault(app_id, Counter()).update({f"{SPANS}{name}": number for name, number in spans.items()})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from graphweft_contracts import GraphweftError
 from graphweft_workers.settings.settings import Settings
@@ -48,34 +48,20 @@ async def _host(app: FastStream) -> None:
         raise
 
 
-async def run_mutation(settings: Settings) -> None:
-    """Run a mutation worker until SIGTERM or SIGINT, then finish its batch."""
-    from graphweft_workers.processes.hosting import mutation_app
-
-    await _host(mutation_app(settings))
-
-
-async def run_injection(settings: Settings) -> None:
-    """Run an injection responder until SIGTERM or SIGINT, then finish the current requests."""
-    from graphweft_workers.processes.hosting import injection_app
-
-    await _host(injection_app(settings))
-
-
-async def run_memory(settings: Settings) -> None:
-    """Run the jobs of memory until SIGTERM or SIGINT. Raises ``InvalidSettings`` when the settings ask for none."""
-    from graphweft_workers.processes.hosting import memory_app
-
-    await _host(memory_app(settings))
-
-
-async def run_archive(settings: Settings) -> None:
-    """Copy the log into the archive until SIGTERM or SIGINT. Raises ``InvalidSettings`` if the settings name none."""
-    from graphweft_workers.processes.hosting import archive_app
+async def run_service(role: Literal["mutation", "injection", "memory", "archive"], settings: Settings) -> None:
+    """Run a role that FastStream hosts until SIGTERM or SIGINT, then finish its work. See ``processes.hosting``."""
+    from graphweft_workers.processes import hosting
     from graphweft_workers.wiring.connections import make_archive
 
-    make_archive(settings)  # says what is missing before anything starts
-    await _host(archive_app(settings))
+    apps = {
+        "mutation": hosting.mutation_app,
+        "injection": hosting.injection_app,
+        "memory": hosting.memory_app,
+        "archive": hosting.archive_app,
+    }
+    if role == "archive":
+        make_archive(settings)  # says what is missing before anything starts
+    await _host(apps[role](settings))
 
 
 async def run_gateway(

@@ -211,8 +211,8 @@ class Supervisor:
 
     async def _until_ready(self) -> bool:
         """Wait until all roles serve, and log the reasons for waiting. Return False after ``stop``."""
-        began = told_at = self._clock.monotonic()
-        told: dict[str, str] = {}
+        began = warned_at = self._clock.monotonic()
+        logged: dict[str, str] = {}
         while not self._stopping.is_set():
             for role, deaths in self._deaths.items():
                 if len(deaths) >= _MOST_DEATHS:
@@ -223,12 +223,12 @@ class Supervisor:
             waiting = {role: reason for role in self._roles if (reason := await self._waits_for(role))}
             if not waiting:
                 return True
-            if waiting != told:
+            if waiting != logged:
                 logger.info("starting", **waiting)
-                told = waiting
-            if self._clock.monotonic() - told_at > self._unready_s:
-                told_at = self._clock.monotonic()
-                logger.warning("not_ready", after_s=round(told_at - began), **waiting)
+                logged = waiting
+            if self._clock.monotonic() - warned_at > self._unready_s:
+                warned_at = self._clock.monotonic()
+                logger.warning("not_ready", after_s=round(warned_at - began), **waiting)
             await self._pause(_LOOK_S)
         return False
 

@@ -185,7 +185,7 @@ class CounterCell:
 
     total: float = 0.0
 
-    def take(self, other: CounterCell) -> None:
+    def merge(self, other: CounterCell) -> None:
         """Add what another cell has."""
         self.total += other.total
 
@@ -199,7 +199,7 @@ class HistogramCell:
     least: float = math.inf
     most: float = -math.inf
 
-    def take(self, other: HistogramCell) -> None:
+    def merge(self, other: HistogramCell) -> None:
         """Add what another cell has."""
         self.counts = [one + two for one, two in zip(self.counts, other.counts, strict=True)]
         self.total += other.total
@@ -207,7 +207,7 @@ class HistogramCell:
 
 
 class _Cell(Protocol):
-    def take(self, other: Any) -> None: ...
+    def merge(self, other: Any) -> None: ...
 
 
 class LabelledCells[C: _Cell]:
@@ -252,7 +252,7 @@ class LabelledCells[C: _Cell]:
             if len(fullest) <= len(own) + 1:
                 return (labels[0] if own else OTHER, *rest)
             gone = fullest.pop(-1 if fullest[-1] != (first, *rest) else -2)
-            self._cells.setdefault(((first, *rest), app), self._make()).take(self._cells.pop((gone, app)))
+            self._cells.setdefault(((first, *rest), app), self._make()).merge(self._cells.pop((gone, app)))
         taken.setdefault(labels[0], own).append(labels)
         return labels
 

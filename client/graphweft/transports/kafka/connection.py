@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -166,6 +166,12 @@ def is_of_content(error: Exception) -> bool:
     return not isinstance(error, (KafkaError, OSError))
 
 
+def retrieve(future: asyncio.Future[Any]) -> None:
+    """Retrieve the exception of a future that is done, so that asyncio does not log it."""
+    if not future.cancelled():
+        future.exception()
+
+
 async def start_client(client: Any) -> None:
     """Start a client of aiokafka; the caller stops it if this raises.
 
@@ -181,6 +187,28 @@ async def start_client(client: Any) -> None:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
         raise
+
+
+async def started(client: Any) -> Any:
+    """Return a producer or a consumer, started; one that cannot start, or is cancelled meanwhile, is stopped."""
+    try:
+        await start_client(client)
+    except BaseException:
+        with contextlib.suppress(KafkaError, OSError):
+            await client.stop()
+        raise
+    return client
+
+
+@contextlib.asynccontextmanager
+async def administrating(servers: Servers, request_ms: int) -> AsyncGenerator[AIOKafkaAdminClient]:
+    """Lend a connection for topics and groups. Raises ``KafkaError`` or ``OSError``."""
+    admin = AIOKafkaAdminClient(**servers.options, request_timeout_ms=request_ms)
+    try:
+        await start_client(admin)
+        yield admin
+    finally:
+        await admin.close()
 
 
 async def find_topics(admin: AIOKafkaAdminClient, partitions: int, copies: Copies) -> int:

@@ -21,17 +21,18 @@ from functools import partial
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError, UnsupportedCodecError
 
 from graphweft.time_limit import time_limit
 from graphweft.transport import CLOSED, MAX_CONTEXT_BYTES, encoded, read_reply, seconds_left
 from graphweft.transports.kafka.connection import (
     Servers,
+    administrating,
     bus_errors,
     find_replies,
     is_of_content,
     make_context_topics,
+    retrieve,
     start_client,
 )
 from graphweft.transports.kafka.request_partitions import RequestPartitions
@@ -127,7 +128,7 @@ class KafkaContext:
             elif (other := self._partitions.second(partition)) is not None:
                 logger.debug("nothing was heard of a request for %.3f s: it is sent again", again_s)
                 with contextlib.suppress(KafkaError, OSError):  # the first one may still be answered
-                    (await self._send(producer, message, other, [*headers, SENT_AGAIN])).add_done_callback(_seen)
+                    (await self._send(producer, message, other, [*headers, SENT_AGAIN])).add_done_callback(retrieve)
                 return await answer
         self._partitions.heard(partition)
         return answer.result()
@@ -159,7 +160,7 @@ class KafkaContext:
             # Limits attempts while the bus is unavailable.
             pause_s = max(0.0, self._failed + self._timing.retry_s - self._clock.monotonic())
             self._opening = asyncio.create_task(self._open(pause_s), name="graphweft-context-open")
-            self._opening.add_done_callback(_seen)
+            self._opening.add_done_callback(retrieve)
         opening = self._opening
         await asyncio.wait([opening])  # unlike ``await opening``, this passes on no cancellation
         if not opening.cancelled():
@@ -171,7 +172,6 @@ class KafkaContext:
 
     async def _open(self, pause_s: float) -> None:
         await self._clock.sleep(pause_s)
-        admin = AIOKafkaAdminClient(**self._servers.options, request_timeout_ms=self._timing.request_ms)
         producer: Any = AIOKafkaProducer(
             **self._servers.options,
             acks=1,
@@ -187,14 +187,11 @@ class KafkaContext:
             request_timeout_ms=self._timing.request_ms,
         )
         try:
-            try:
-                await start_client(admin)
+            async with administrating(self._servers, self._timing.request_ms) as admin:
                 own = await find_replies(admin, self._app_id)
                 if own is not None and not self._app_id:
                     raise OwnReplies
                 partitions = own or await make_context_topics(admin, self._wanted_partitions, self._servers.copies)
-            finally:
-                await admin.close()
             await start_client(producer)
             await start_client(inbox)
             # Here a close ends the wait for it; a send that waits for it does not end with its producer.
@@ -267,12 +264,6 @@ async def _ended(task: asyncio.Task[None] | None) -> None:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError, KafkaError, OSError, OwnReplies):
             await task
-
-
-def _seen(task: asyncio.Future[Any]) -> None:
-    """Retrieve the exception, so that asyncio does not log it."""
-    if not task.cancelled():
-        task.exception()
 
 
 async def end_producer(producer: Any) -> None:

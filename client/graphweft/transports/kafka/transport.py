@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
     InvalidTimestampError,
     InvalidTopicError,
@@ -23,7 +22,7 @@ from aiokafka.errors import (
 
 from graphweft.time_limit import time_limit
 from graphweft.transport import MAX_EVENT_BYTES, Outcome, Outgoing, check_sizes, positions_of
-from graphweft.transports.kafka.connection import bus_errors, find_topics, record_of, servers, start_client
+from graphweft.transports.kafka.connection import administrating, bus_errors, find_topics, record_of, servers, started
 from graphweft.transports.kafka.context import KafkaContext, OwnReplies, end_producer
 from graphweft.transports.kafka.layout import agreed_layout, stored_layout
 from graphweft.transports.kafka.timing import KAFKA_TIMING, KafkaTiming
@@ -178,24 +177,15 @@ class KafkaTransport:
                         max_batch_size=MAX_EVENT_BYTES + _BATCH_OVERHEAD,
                         max_request_size=MAX_EVENT_BYTES + _BATCH_OVERHEAD,
                     )
-                    try:
-                        await start_client(producer)
-                    except BaseException:
-                        await producer.stop()
-                        raise
-                    self._producer = producer
+                    self._producer = await started(producer)
             return self._producer, layout
 
     async def _current_layout(self) -> Layout:
         now = self._clock.monotonic()
         if self._layout is None:
-            admin = AIOKafkaAdminClient(**self._servers.options, request_timeout_ms=self._timing.request_ms)
-            try:
-                await start_client(admin)
+            async with administrating(self._servers, self._timing.request_ms) as admin:
                 present = await find_topics(admin, self._new.partitions, self._servers.copies)
                 self._layout = await agreed_layout(self._servers, admin, present, self._new.order)
-            finally:
-                await admin.close()
             self._layout_at = now
         elif now > self._layout_at + self._timing.layout_s:
             self._layout_at = now

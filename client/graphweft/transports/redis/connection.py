@@ -46,7 +46,7 @@ _OUT_OF_MEMORY: Final = (
 )
 
 _CONNECT_STEPS: Final = 20
-"""A step in which the event loop is busy for longer counts as one of these."""
+"""Steps of the time in which a connection must open. One in which the event loop was busy for longer counts as one."""
 _CERTIFICATES: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
 _FREE: Final = frozenset(
     ("db", "username", "password", "client_name", "socket_timeout", "socket_connect_timeout", "socket_keepalive",
@@ -344,7 +344,7 @@ def is_of_cluster(error: BaseException) -> bool:
     return isinstance(error, (AskError, ClusterCrossSlotError, ClusterDownError))
 
 
-class Together:
+class CommandBatcher:
     """Sends all commands of one iteration of the event loop in one round trip, because socket writes are expensive.
 
     At most ``connections`` round trips run at once; further commands go together with the next. A running round trip

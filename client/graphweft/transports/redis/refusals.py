@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Generator
 from typing import Final
 
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from graphweft.transports.redis.connection import reason_of
 from graphweft_contracts import BusUnavailable, MissingRight, PartitionRefused, channels
@@ -31,6 +33,15 @@ def unavailable(error: BaseException, what: str = "the bus is unavailable", *, r
         may = f"`graphweft acl redis --role {role}` prints the rights of a user who may"
         return MissingRight(f"the bus refuses this user a right: {_text(error)}; {may}")
     return BusUnavailable(f"{what}: {reason_of(error)}")
+
+
+@contextlib.contextmanager
+def bus_errors(what: str = "the bus is unavailable", *, role: str = "worker") -> Generator[None]:
+    """Raise ``unavailable`` in place of the errors of a server."""
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        raise unavailable(error, what, role=role) from error
 
 
 def is_general(error: Exception) -> bool:

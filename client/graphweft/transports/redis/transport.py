@@ -34,10 +34,10 @@ from graphweft.transport import (
     read_reply,
     seconds_left,
 )
-from graphweft.transports.redis.connection import Together, connect
+from graphweft.transports.redis.connection import CommandBatcher, connect
 from graphweft.transports.redis.layout import agreed_layout, requests_of, stored_layout, stream_of
 from graphweft.transports.redis.lines import Lines
-from graphweft.transports.redis.refusals import is_general, refusal_of, request_refusal, unavailable
+from graphweft.transports.redis.refusals import bus_errors, is_general, refusal_of, request_refusal
 from graphweft.transports.redis.timing import REDIS_TIMING, RedisTiming
 from graphweft.transports.redis.url import split_redis_url
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, Layout, channels
@@ -99,7 +99,7 @@ class RedisTransport:
         self._adding = Lines(url, io_timeout_s=timing.io_s) if self._replicas else None
         # A repeated request is answered twice, and the second reply is ignored.
         self._repeating = Lines(url, io_timeout_s=timing.io_s, repeats=1)
-        self._requests = Together(self._repeating, connections=_REQUEST_CONNECTIONS, at_once=self._is_alone)
+        self._requests = CommandBatcher(self._repeating, connections=_REQUEST_CONNECTIONS, at_once=self._is_alone)
         self._replies = connect(url, io_timeout_s=None)  # a subscription is silent between replies
         self._new = new
         self._layout: Layout | None = None
@@ -130,20 +130,16 @@ class RedisTransport:
 
     async def layout(self) -> Layout:
         """See ``PartitionedTransport.layout``."""
-        try:
+        with bus_errors(_NOT_TAKEN, role="tenant"):
             return await self._current_layout()
-        except (RedisError, OSError) as error:
-            raise unavailable(error, _NOT_TAKEN, role="tenant") from error
 
     async def append_each(self, events: Sequence[Outgoing]) -> list[Outcome]:
         """See ``PartitionedTransport.append_each``."""
         check_sizes(events)
         layout = await self.layout()
         numbers = [layout.partition_of(event.key) for event in events]
-        try:
+        with bus_errors(_NOT_TAKEN, role="tenant"):
             answers = await self._add(numbers, events, layout.partitions)
-        except (RedisError, OSError) as error:
-            raise unavailable(error, _NOT_TAKEN, role="tenant") from error
         return [
             refusal_of(number, stream_of(number, layout.partitions), answer)
             if isinstance(answer, ResponseError)

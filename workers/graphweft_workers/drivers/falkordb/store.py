@@ -31,7 +31,7 @@ from typing import Any, Final
 from falkordb.asyncio.graph import AsyncGraph
 from redis.exceptions import RedisError, ResponseError
 
-from graphweft.transports.redis.connection import Command, Together, connect
+from graphweft.transports.redis.connection import Command, CommandBatcher, connect
 from graphweft.transports.redis.lines import Lines
 from graphweft.transports.redis.url import NO_CLUSTER
 from graphweft_contracts import GraphUnavailable, QueryFailed, channels
@@ -143,7 +143,7 @@ class FalkorDBStore:
         """By app: the statements whose labels and types the server knows."""
         self._shared_queries = SharedQueries()
         self._times = WriteTimes(timing)
-        self._senders: BoundedDict[str, Together] = BoundedDict()
+        self._senders: BoundedDict[str, CommandBatcher] = BoundedDict()
         """By app: sends the writes of all partitions, see ``_apply``."""
         self._notes: BoundedDict[tuple[str, int], str] = BoundedDict()
         """By app and partition: the last note, to restore a checkpoint that a rule has deleted. Used ones stay."""
@@ -537,7 +537,7 @@ class FalkorDBStore:
         # round trip at a time keeps a slow query of one partition from timing out quick ones of another.
         sender = self._senders.get(app_id)
         if sender is None:
-            sender = self._senders[app_id] = Together(self._lines, connections=1, at_once=lambda: True)
+            sender = self._senders[app_id] = CommandBatcher(self._lines, connections=1, at_once=lambda: True)
         self._senders.move_to_end(app_id)
         try:
             began = self._clock.monotonic()

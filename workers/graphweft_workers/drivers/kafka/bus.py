@@ -9,9 +9,8 @@ from graphweft_contracts import Layout, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import NEW_LAYOUT
 from graphweft_workers.drivers.kafka.dead_letters import KafkaLetters
-from graphweft_workers.drivers.kafka.effects import KafkaEffects
 from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
-from graphweft_workers.drivers.kafka.records import KafkaRecords
+from graphweft_workers.drivers.kafka.records import KafkaEffects, KafkaRecords
 from graphweft_workers.drivers.kafka.rules_log import KafkaRulesLog
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
 from graphweft_workers.ports.bus import Bus

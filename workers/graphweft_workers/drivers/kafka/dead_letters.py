@@ -14,15 +14,14 @@ from typing import Any, Final, NamedTuple
 from aiokafka import TopicPartition
 
 from graphweft.transports.kafka.connection import Servers, bus_errors, record_of
-from graphweft_contracts import BusUnavailable, DeadLetter, channels
+from graphweft_contracts import DeadLetter, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.drivers.kafka.producer import (
     LARGEST,
     REQUEST_MS,
-    abort_transaction,
-    fencing_errors,
-    started_producer,
-    stop_producer,
+    RecordWriter,
+    begun_transaction,
+    fencing_producer,
     until_visible,
 )
 from graphweft_workers.drivers.kafka.reader import RangeReader
@@ -62,8 +61,7 @@ class KafkaLetters:
         self._clock = clock
         self._timing = timing
         self._reader = RangeReader(servers, LARGEST)
-        self._producer: Any = None
-        self._producing = asyncio.Lock()
+        self._writer = RecordWriter(servers, _LETTERS.topic, "a dead letter cannot be written")
         self._indexing = asyncio.Lock()
         self._index: dict[str, _Place] = {}
         self._next = 0
@@ -72,23 +70,9 @@ class KafkaLetters:
     async def put(self, letters: Sequence[DeadLetter]) -> None:
         """See ``DeadLetters.put``."""
         await self._ready()
-        async with self._producing:
-            try:
-                with bus_errors("a dead letter cannot be written"):
-                    async with asyncio.timeout(2 * REQUEST_MS / 1000):
-                        if self._producer is None:
-                            self._producer = await started_producer(self._servers)
-                        sent = [
-                            await self._producer.send(
-                                _LETTERS.topic, key=letter.id.encode(), value=_body(letter), headers=_headers(letter)
-                            )
-                            for letter in letters
-                        ]
-                        await asyncio.gather(*sent)
-            except BusUnavailable:
-                producer, self._producer = self._producer, None
-                await stop_producer(producer)
-                raise
+        with bus_errors("a dead letter cannot be written"):
+            async with asyncio.timeout(2 * REQUEST_MS / 1000):
+                await self._writer.write((each.id.encode(), _body(each), _headers(each)) for each in letters)
 
     async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
         """See ``DeadLetters.extend``. Kafka has no conditional write, so a simultaneous retry is not noticed.
@@ -153,52 +137,44 @@ class KafkaLetters:
         """
         number, _, _ = letter.position.partition(":")
         partition = int(number)
-        producer: Any = None
         await self._ready()
-        try:
-            with fencing_errors(_FENCED), bus_errors("the dead letter was not retried"):
-                producer = await started_producer(self._servers, transaction=channels.REQUEUE_TRANSACTION)
-                await self._catch_up()
-                if await self._at(letter.id) != letter:
-                    return False
-                seen = self._index[letter.id]
-                await producer.begin_transaction()
-                try:
-                    for entry in entries:
-                        value, headers = record_of(entry)
-                        await producer.send(
-                            channels.EVENTS_TOPIC, value, key=letter.id.encode(), partition=partition, headers=headers
-                        )
-                    gone = None if rest is not None and rest.id == letter.id else letter
-                    place = None
-                    if gone is not None:
-                        place = await producer.send_and_wait(_LETTERS.topic, key=gone.id.encode(), value=None)
-                    if rest is not None:
-                        last = await producer.send_and_wait(
-                            _LETTERS.topic, key=rest.id.encode(), value=_body(rest), headers=_headers(rest)
-                        )
-                        place = place or last
-                    await producer.flush()
-                    # A worker may have replaced the letter since it was read.
-                    assert place is not None
-                    await self._catch_up(place.offset)
-                    unchanged = self._index.get(letter.id) == seen
-                except BaseException:
-                    await abort_transaction(producer)
-                    raise
-                if unchanged:
-                    await producer.commit_transaction()
-                    await until_visible(self._reader, _LETTERS, place.offset)
-                else:
-                    await producer.abort_transaction()
-                return unchanged
-        finally:
-            await stop_producer(producer)
+        async with fencing_producer(
+            self._servers, channels.REQUEUE_TRANSACTION, fenced=_FENCED, failure="the dead letter was not retried"
+        ) as producer:
+            await self._catch_up()
+            if await self._at(letter.id) != letter:
+                return False
+            seen = self._index[letter.id]
+            async with begun_transaction(producer):
+                for entry in entries:
+                    value, headers = record_of(entry)
+                    await producer.send(
+                        channels.EVENTS_TOPIC, value, key=letter.id.encode(), partition=partition, headers=headers
+                    )
+                gone = None if rest is not None and rest.id == letter.id else letter
+                place = None
+                if gone is not None:
+                    place = await producer.send_and_wait(_LETTERS.topic, key=gone.id.encode(), value=None)
+                if rest is not None:
+                    last = await producer.send_and_wait(
+                        _LETTERS.topic, key=rest.id.encode(), value=_body(rest), headers=_headers(rest)
+                    )
+                    place = place or last
+                await producer.flush()
+                # A worker may have replaced the letter since it was read.
+                assert place is not None
+                await self._catch_up(place.offset)
+                unchanged = self._index.get(letter.id) == seen
+            if unchanged:
+                await producer.commit_transaction()
+                await until_visible(self._reader, _LETTERS, place.offset)
+            else:
+                await producer.abort_transaction()
+            return unchanged
 
     async def aclose(self) -> None:
         """Close the connections."""
-        producer, self._producer = self._producer, None
-        await stop_producer(producer)
+        await self._writer.aclose()
         await self._reader.aclose()
 
     async def _catch_up(self, to: int | None = None) -> None:
@@ -209,7 +185,7 @@ class KafkaLetters:
                 self._index.clear()
                 self._next = 0
             begun = self._clock.monotonic()
-            first, end = (await self._reader.bounds([_LETTERS]))[_LETTERS]
+            first, end = await self._reader.bounds_of(_LETTERS)
             end = end if to is None else to
             if end < self._next:  # the topic was recreated
                 self._index.clear()

@@ -187,8 +187,7 @@ class KafkaEventLog:
         await self.count()
         position, note = (await self._positions([partition], self._group_name))[partition]
         if position > 0:
-            topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
-            _, end = (await self._ranges.bounds([topic_partition]))[topic_partition]
+            _, _, end = await self._bounds(partition)
             if position > end:
                 logger.error(
                     "position_of_another_log", group=self._group_name, partition=partition, position=position, end=end,
@@ -222,47 +221,43 @@ class KafkaEventLog:
 
     async def _look(self, partition: int, after: CommittedPosition, limit: int) -> Batch:
         """Read without a claim. It ends before an open transaction."""
-        topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
-        first, end = (await self._ranges.bounds([topic_partition]))[topic_partition]
+        place, first, end = await self._bounds(partition)
         position = self._position(partition, after)
-        records = await self._ranges.read(topic_partition, max(first, position), end, limit=limit)
+        records = await self._ranges.read(place, max(first, position), end, limit=limit)
         return Batch(entries=[_entry(record) for record in records], lost=max(0, first - position))
 
     async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
         """See ``EventLog.entries``. Offsets that are close are read together."""
         if not offsets:  # the usual case; the bounds would cost a request
             return []
-        topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
-        first, end = (await self._ranges.bounds([topic_partition]))[topic_partition]
+        place, first, end = await self._bounds(partition)
         wanted = [number for number in map(int, offsets) if first <= number < end]  # a letter may be of another bus
         found: list[Any] = []
         start = 0
         for at, number in enumerate(wanted, 1):
             if at == len(wanted) or wanted[at] - number > _NEAR:
-                found += await self._ranges.read(topic_partition, wanted[start], number + 1)
+                found += await self._ranges.read(place, wanted[start], number + 1)
                 start = at
         there = set(wanted)
         return [_entry(record) for record in found if record.offset in there]
 
     async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         """See ``EventLog.after``. It ends before an open transaction."""
-        topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
-        first, end = (await self._ranges.bounds([topic_partition]))[topic_partition]
+        place, first, end = await self._bounds(partition)
         start = max(first, int(offset or -1) + 1)
-        return [_entry(record) for record in await self._ranges.read(topic_partition, start, end, limit=limit)]
+        return [_entry(record) for record in await self._ranges.read(place, start, end, limit=limit)]
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         """See ``EventLog.before``."""
         if not offset:
             return []
-        topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
-        first, last = (await self._ranges.bounds([topic_partition]))[topic_partition]
+        place, first, last = await self._bounds(partition)
         found: list[Entry] = []
         end = min(int(offset) + 1, last)  # a position may be of a log that was there before
         span, size = min(limit, self._spans.get(partition, _FIRST_SPAN)), 0
         while end > first and len(found) < limit and (size < PAGE_BYTES or len(found) < LEAST):
             start = max(first, end - span)
-            records = await self._ranges.read(topic_partition, start, end, last_bytes=PAGE_BYTES)
+            records = await self._ranges.read(place, start, end, last_bytes=PAGE_BYTES)
             page = [_entry(record) for record in records]
             found[:0] = page
             size += sum(size_of(entry.fields) for entry in page)
@@ -324,6 +319,11 @@ class KafkaEventLog:
         await self._follower.aclose()
         await self._ranges.aclose()
         await self._drop_admin()
+
+    async def _bounds(self, partition: int) -> tuple[Any, int, int]:
+        """Return the partition's place, its first offset and the offset after its last committed record."""
+        place = TopicPartition(channels.EVENTS_TOPIC, partition)
+        return place, *await self._ranges.bounds_of(place)
 
     def _position(self, partition: int, after: CommittedPosition) -> int:
         end, following = self._ends.get(partition, (None, 0))

@@ -21,8 +21,8 @@ from graphweft_workers.support.tasks import end_tasks
 _FETCH_BYTES: Final = 1024**2
 """Of one partition in one response. Up to two responses of each partition wait in memory."""
 _FETCH_WAIT_MS: Final = 50
-"""How long the broker keeps a request without new records. A partition that is missing from the request waits so long:
-one whose records have just been taken.
+"""How long the broker keeps a request without new records. A partition whose records have just been taken is not in the
+request that is under way, and waits for the next one: at most this long.
 """
 
 
@@ -40,9 +40,11 @@ class _Followed:
         self.changed = asyncio.Event()
         self.paused = True
         self.asked = self.heard = 0.0
+        """When the records were last asked for, and when the broker was last known to have answered."""
         self.before: int | None = None
         """The time of the broker's last response before the last read."""
         self.last: int | None = None
+        """The time of the broker's last response that was noticed."""
 
 
 class TopicFollower:

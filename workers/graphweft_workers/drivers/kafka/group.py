@@ -16,7 +16,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocol
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.structs import OffsetAndMetadata
 
-from graphweft.transports.kafka.connection import Servers, bus_errors, start_client, unavailable
+from graphweft.transports.kafka.connection import Servers, bus_errors, started, unavailable
 from graphweft_contracts import BusUnavailable, channels
 from graphweft_workers.drivers.kafka.reader import stop_consumer
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
@@ -25,7 +25,7 @@ from graphweft_workers.support.lazy_logger import get_logger
 logger = get_logger("graphweft.bus")
 
 _NOWHERE: Final = (-1, "")
-_NO_POLL_LIMIT_MS: Final = 10 * 365 * 86_400_000
+NO_POLL_LIMIT_MS: Final = 10 * 365 * 86_400_000
 """aiokafka leaves the group when nothing is read for this time; other consumers read here."""
 
 
@@ -178,18 +178,13 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
             session_timeout_ms=session_ms,
             heartbeat_interval_ms=max(100, min(1_000, session_ms // 5)),
             rebalance_timeout_ms=rebalance_ms,
-            max_poll_interval_ms=_NO_POLL_LIMIT_MS,
+            max_poll_interval_ms=NO_POLL_LIMIT_MS,
             request_timeout_ms=rebalance_ms + 5_000,
             max_partition_fetch_bytes=1,
             metadata_max_age_ms=self._timing.metadata_ms,
         )
-        try:
-            with bus_errors("the group of workers cannot be joined"):
-                await start_client(consumer)
-        except BaseException:  # also when cancelled: the connection must be closed
-            await consumer.stop()
-            raise
-        self._consumer = consumer
+        with bus_errors("the group of workers cannot be joined"):
+            self._consumer = await started(consumer)
         consumer.subscribe([channels.EVENTS_TOPIC], listener=self)
 
     async def _alive(self) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Generator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import IllegalOperation, KafkaError
 
-from graphweft.transports.kafka.connection import Servers, bus_errors, start_client
+from graphweft.transports.kafka.connection import Servers, bus_errors, started
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.drivers.kafka.reader import RangeReader
 
@@ -37,13 +37,8 @@ async def started_producer(servers: Servers, *, transaction: str | None = None) 
         max_request_size=LARGEST,
         **options,
     )
-    try:
-        async with asyncio.timeout(2 * REQUEST_MS / 1000):
-            await start_client(producer)
-    except BaseException:
-        await stop_producer(producer)
-        raise
-    return producer
+    async with asyncio.timeout(2 * REQUEST_MS / 1000):
+        return await started(producer)
 
 
 async def stop_producer(producer: Any) -> None:
@@ -64,15 +59,16 @@ class RecordWriter:
         self._producer: Any = None
         self._sending = asyncio.Lock()
 
-    async def write(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Write keys with their values and wait until the broker has them. Raises ``BusUnavailable``."""
+    async def write(self, records: Iterable[tuple[bytes, bytes | None, Sequence[tuple[str, bytes]]]]) -> None:
+        """Write keys, values and headers, and wait until the broker has them. Raises ``BusUnavailable``."""
         async with self._sending:
             with bus_errors(self._failure):
                 if self._producer is None:
                     self._producer = await started_producer(self._servers)
                 try:
                     sent = [
-                        await self._producer.send(self._topic, value, key=key, partition=0) for key, value in records
+                        await self._producer.send(self._topic, value, key=key, partition=0, headers=headers)
+                        for key, value, headers in records
                     ]
                     await asyncio.gather(*sent)
                 except BaseException:
@@ -85,28 +81,40 @@ class RecordWriter:
         await stop_producer(producer)
 
 
-async def abort_transaction(producer: Any) -> None:
-    """Abort the transaction after an error, and ignore errors."""
-    # aiokafka asserts that a fenced producer has nothing to abort.
-    with contextlib.suppress(KafkaError, OSError, AssertionError, IllegalOperation):
-        await producer.abort_transaction()
+@contextlib.asynccontextmanager
+async def fencing_producer(servers: Servers, transaction: str, *, fenced: str, failure: str) -> AsyncGenerator[Any]:
+    """Lend a producer with the id ``transaction``, which fences an older one. Raises ``BusUnavailable``.
 
-
-@contextlib.contextmanager
-def fencing_errors(message: str) -> Generator[None]:
-    """Raise ``BusUnavailable`` with ``message`` where a producer was fenced between two calls.
-
-    It has no transaction then, and aiokafka does not raise a ``KafkaError``.
+    ``failure`` begins the error; ``fenced`` is that where another one fenced this producer between two calls: it has no
+    transaction then, and aiokafka does not raise a ``KafkaError``.
     """
+    producer: Any = None
+    try:
+        with bus_errors(failure):
+            producer = await started_producer(servers, transaction=transaction)
+            yield producer
+    except IllegalOperation as error:
+        raise BusUnavailable(fenced) from error
+    finally:
+        await stop_producer(producer)
+
+
+@contextlib.asynccontextmanager
+async def begun_transaction(producer: Any) -> AsyncGenerator[None]:
+    """Begin a transaction, which an error in the block aborts."""
+    await producer.begin_transaction()
     try:
         yield
-    except IllegalOperation as error:
-        raise BusUnavailable(message) from error
+    except BaseException:
+        # aiokafka asserts that a fenced producer has nothing to abort.
+        with contextlib.suppress(KafkaError, OSError, AssertionError, IllegalOperation):
+            await producer.abort_transaction()
+        raise
 
 
 async def until_visible(reader: RangeReader, partition: Any, offset: int) -> None:
     """Wait until a committed record can be read: Kafka acknowledges the commit before that."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(REQUEST_MS / 1000):
-            while (await reader.bounds([partition]))[partition][1] <= offset:  # noqa: ASYNC110 - the broker's
+            while (await reader.bounds_of(partition))[1] <= offset:  # noqa: ASYNC110 - the broker's
                 await asyncio.sleep(_STEP_S)

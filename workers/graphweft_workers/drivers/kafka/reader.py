@@ -10,7 +10,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
-from graphweft.transports.kafka.connection import Servers, bus_errors, is_of_content, start_client
+from graphweft.transports.kafka.connection import Servers, bus_errors, is_of_content, started
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.drivers.kafka.careful_reader import read_carefully
 from graphweft_workers.ports.pages import LEAST
@@ -38,13 +38,8 @@ async def open_consumer(servers: Servers, fetch_bytes: int, **more: Any) -> Any:
         client_rack=servers.rack or None,
         **more,
     )
-    try:
-        with bus_errors("the bus is unavailable"):
-            await start_client(consumer)
-    except BaseException:  # also when cancelled: the connection must be closed
-        await consumer.stop()
-        raise
-    return consumer
+    with bus_errors("the bus is unavailable"):
+        return await started(consumer)
 
 
 async def stop_consumer(consumer: Any) -> None:
@@ -99,6 +94,10 @@ class RangeReader:
         self._consumer: Any = None
         self._using = asyncio.Lock()
         self._said = LogLimit()
+
+    async def bounds_of(self, partition: Any) -> tuple[int, int]:
+        """Return the bounds of one partition, see ``bounds``."""
+        return (await self.bounds([partition]))[partition]
 
     async def bounds(self, partitions: Sequence[Any]) -> dict[Any, tuple[int, int]]:
         """Return for each partition the first offset and the offset after the last committed record."""

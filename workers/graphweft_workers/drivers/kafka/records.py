@@ -1,15 +1,17 @@
-"""Records by key on Kafka: a compacted topic. A process keeps the latest records, and reads only new ones."""
+"""Records by key on Kafka, and the topic of effects."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from aiokafka import TopicPartition
 
 from graphweft.transports.kafka.connection import Servers
+from graphweft_contracts import channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_contracts.effects import Effects
 from graphweft_workers.drivers.kafka.producer import RecordWriter
 from graphweft_workers.drivers.kafka.reader import RangeReader
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
@@ -17,7 +19,7 @@ from graphweft_workers.ports.records import Records
 
 
 class KafkaRecords:
-    """``RecordLog`` on a topic of a Kafka cluster."""
+    """``RecordLog`` on a compacted topic. A process keeps the latest records, and reads only new ones."""
 
     def __init__(
         self,
@@ -44,13 +46,13 @@ class KafkaRecords:
     async def put(self, key: str, record: bytes | None) -> None:
         """See ``RecordLog.put``."""
         await self._ready()
-        await self._writer.write([(key.encode(), record)])
+        await self._writer.write([(key.encode(), record, ())])
 
     async def after(self, mark: int | None) -> Records:
         """See ``RecordLog.after``. The mark is the offset after the last record."""
         await self._ready()
         async with self._reading:
-            first, end = (await self._reader.bounds([self._topic]))[self._topic]
+            first, end = await self._reader.bounds_of(self._topic)
             now = self._clock.monotonic()
             # The topic was recreated, or a removal may be gone: Kafka drops their records after a day.
             if end < self._next or now - self._read_at > self._timing.index_s:
@@ -72,3 +74,24 @@ class KafkaRecords:
         """Close the connections."""
         await self._writer.aclose()
         await self._reader.aclose()
+
+
+class KafkaEffects:
+    """``EffectStream`` on a topic with one partition, which expires by its size.
+
+    It connects at its first use, and again after an error.
+    """
+
+    def __init__(self, servers: Servers, ready: Callable[[], Awaitable[object]]) -> None:
+        """``ready`` makes the topic."""
+        self._ready = ready
+        self._writer = RecordWriter(servers, channels.EFFECTS_TOPIC, "the effects were not written")
+
+    async def append(self, messages: Sequence[Effects], *, keep: int) -> None:
+        """See ``EffectStream.append``. The topic trims by its size, whatever ``keep`` says."""
+        await self._ready()
+        await self._writer.write((each.app_id.encode(), each.model_dump_json().encode(), ()) for each in messages)
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._writer.aclose()

@@ -22,15 +22,17 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from graphweft.transports.kafka.connection import (
+    administrating,
     bus_errors,
     is_of_content,
     make_context_topics,
+    retrieve,
     servers,
     start_client,
+    started,
     unavailable,
 )
 from graphweft.transports.kafka.context import SENT_AGAIN, end_producer
@@ -39,6 +41,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import DEFAULT_PARTITIONS
 from graphweft_contracts.signatures import SIGNATURE
 from graphweft_workers.drivers.kafka.careful_reader import read_carefully
+from graphweft_workers.drivers.kafka.group import NO_POLL_LIMIT_MS
 from graphweft_workers.drivers.kafka.held_requests import HeldRequests
 from graphweft_workers.drivers.kafka.reader import stop_consumer
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
@@ -59,14 +62,12 @@ _FETCH_MS: Final = 1_000
 """How long the broker waits for a request before it answers. Each answer costs the broker and this process about a
 millisecond, also without a request."""
 _NO_BACKOFF_LIMIT_S: Final = 10 * 365 * 86_400.0
-"""aiokafka does not fetch while records of a partition are not taken, for 0.1 s. Then it fetches without that
-partition, whose requests wait for the end of that fetch."""
+"""While records of a partition are not taken, aiokafka waits: by default 0.1 s. Then it would fetch without that
+partition, whose next requests would wait until that fetch ends."""
 _SIGNATURE: Final = SIGNATURE.decode()
 _CHANNEL: Final = re.compile(
     rf"({re.escape(channels.CONTEXT_REPLIES_TOPIC)}(?:\.[A-Za-z0-9_-]{{1,64}})?):([0-9]{{1,9}})", re.ASCII
 )
-_NO_POLL_LIMIT_MS: Final = 10 * 365 * 86_400_000
-"""aiokafka leaves the group when nothing is read for this time; other consumers read here."""
 
 
 class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
@@ -198,7 +199,6 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
             self._assigned.set()
 
     async def _join(self) -> None:
-        admin = AIOKafkaAdminClient(**self._servers.options, request_timeout_ms=_REQUEST_MS)
         producer: Any = AIOKafkaProducer(
             **self._servers.options,
             client_id=self._name,
@@ -217,17 +217,14 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
             session_timeout_ms=session_ms,
             heartbeat_interval_ms=max(100, min(500, session_ms // 5)),
             rebalance_timeout_ms=session_ms,
-            max_poll_interval_ms=_NO_POLL_LIMIT_MS,
+            max_poll_interval_ms=NO_POLL_LIMIT_MS,
             request_timeout_ms=session_ms + _REQUEST_MS,
             max_partition_fetch_bytes=1,
         )
         try:
             with bus_errors("the bus is unavailable"):
-                try:
-                    await start_client(admin)
+                async with administrating(self._servers, _REQUEST_MS) as admin:
                     await make_context_topics(admin, self._partitions, self._servers.copies)
-                finally:
-                    await admin.close()
                 await start_client(producer)
                 await start_client(group)
         except BaseException:  # also when cancelled: the connection must be closed
@@ -298,7 +295,7 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
                 try:
                     sent = await self._send(channel, note)
                     if sent is not None:
-                        sent.add_done_callback(_seen)
+                        sent.add_done_callback(retrieve)
                 except (BusUnavailable, KafkaError, OSError) as error:
                     logger.debug("requests_not_noted", channel=channel, error=str(error))
                 except Exception:  # a defect: without notes clients would send all slow requests twice
@@ -340,12 +337,8 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
             fetch_max_wait_ms=_FETCH_MS,
             max_partition_fetch_bytes=_FETCH_BYTES,
         )
-        try:
-            await start_client(consumer)
-            consumer._fetcher._prefetch_backoff = _NO_BACKOFF_LIMIT_S
-        except BaseException:
-            await stop_consumer(consumer)
-            raise
+        await started(consumer)
+        consumer._fetcher._prefetch_backoff = _NO_BACKOFF_LIMIT_S
         return consumer
 
     async def _stop_reading(self) -> None:
@@ -487,9 +480,3 @@ def _pending(record: Any, *, taken_over: bool) -> PendingRequest:
 def _note_lost(sent: asyncio.Future[Any]) -> None:
     if not sent.cancelled() and (error := sent.exception()) is not None:
         logger.warning("reply_lost", error=str(error) or type(error).__name__)
-
-
-def _seen(sent: asyncio.Future[Any]) -> None:
-    """Retrieve the exception, so that asyncio does not log it."""
-    if not sent.cancelled():
-        sent.exception()

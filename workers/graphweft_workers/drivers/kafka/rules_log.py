@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
 
 from aiokafka import TopicPartition
 
-from graphweft.transports.kafka.connection import Servers, bus_errors, record_of
+from graphweft.transports.kafka.connection import Servers, record_of, retrieve
 from graphweft_contracts import channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.drivers.kafka.producer import (
     LARGEST,
-    abort_transaction,
-    fencing_errors,
-    started_producer,
-    stop_producer,
+    RecordWriter,
+    begun_transaction,
+    fencing_producer,
     until_visible,
 )
 from graphweft_workers.drivers.kafka.reader import RangeReader
@@ -61,12 +61,8 @@ class KafkaRulesLog:
             if updated is None:
                 return
             rules = updated
-        with bus_errors("the rules were not stored"):
-            producer = await started_producer(self._servers)
-            try:
-                await producer.send_and_wait(_RECORDS.topic, rules.encode(), key=digest.encode(), partition=0)
-            finally:
-                await stop_producer(producer)
+        async with aclosing(RecordWriter(self._servers, _RECORDS.topic, "the rules were not stored")) as writer:
+            await writer.write([(digest.encode(), rules.encode(), ())])
 
     async def stored(self, digest: str) -> StoredRules | None:
         """See ``RulesLog.stored``."""
@@ -79,23 +75,17 @@ class KafkaRulesLog:
         Of two processes that do this at the same time, one fails.
         """
         partitions = await self._concerned_by(scope)
-        with fencing_errors(_FENCED), bus_errors("the rules were not activated"):
-            producer = await started_producer(self._servers, transaction=channels.RULES_TRANSACTION)
-            try:
-                await self._catch_up()
-                activation = Activation(
-                    number=len(self._activations) + 1, scope=scope, digest=digest, time=self._clock.now()
-                )
-                await producer.begin_transaction()
-                try:
-                    activation, place = await self._write(producer, activation, partitions)
-                except BaseException:
-                    await abort_transaction(producer)
-                    raise
-                await producer.commit_transaction()
-                await until_visible(self._reader, _RECORDS, place)
-            finally:
-                await stop_producer(producer)
+        async with fencing_producer(
+            self._servers, channels.RULES_TRANSACTION, fenced=_FENCED, failure="the rules were not activated"
+        ) as producer:
+            await self._catch_up()
+            activation = Activation(
+                number=len(self._activations) + 1, scope=scope, digest=digest, time=self._clock.now()
+            )
+            async with begun_transaction(producer):
+                activation, place = await self._write(producer, activation, partitions)
+            await producer.commit_transaction()
+            await until_visible(self._reader, _RECORDS, place)
         return activation
 
     async def activations(self, *, after: int = 0) -> Sequence[Activation]:
@@ -112,7 +102,7 @@ class KafkaRulesLog:
         sending: list[asyncio.Future[Any]] = []
         for number in partitions:
             sent = await producer.send(channels.EVENTS_TOPIC, value, key=b"rules", partition=number, headers=headers)
-            sent.add_done_callback(_retrieved)  # another one may fail first
+            sent.add_done_callback(retrieve)  # another one may fail first
             sending.append(sent)
         offsets = [str(record.offset) for record in await asyncio.gather(*sending)]
         placed = replace(activation, positions=dict(zip(partitions, offsets, strict=True)))
@@ -122,7 +112,7 @@ class KafkaRulesLog:
     async def _catch_up(self) -> None:
         await self._ready()
         async with self._reading:
-            first, end = (await self._reader.bounds([_RECORDS]))[_RECORDS]
+            first, end = await self._reader.bounds_of(_RECORDS)
             if end < self._next:  # the topic was recreated
                 self._sets, self._activations, self._next = {}, [], 0
             self._next = max(self._next, first)
@@ -140,8 +130,3 @@ class KafkaRulesLog:
             digest, rules = key.decode(), StoredRules.decode(value)
             stored = self._sets.get(digest)
             self._sets[digest] = rules if stored is None else stored.updated_by(rules) or stored
-
-
-def _retrieved(sent: asyncio.Future[Any]) -> None:
-    if not sent.cancelled():
-        sent.exception()

@@ -5,11 +5,9 @@ from __future__ import annotations
 from graphweft_contracts import Layout, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import NEW_LAYOUT
-from graphweft_workers.drivers.redis.effects import RedisEffects
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.drivers.redis.letters import RedisLetters
-from graphweft_workers.drivers.redis.purges import RedisPurges
-from graphweft_workers.drivers.redis.records import RedisRecords
+from graphweft_workers.drivers.redis.records import RedisEffects, RedisPurges, RedisRecords
 from graphweft_workers.drivers.redis.rules_log import RedisRulesLog
 from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
 from graphweft_workers.ports.bus import Bus

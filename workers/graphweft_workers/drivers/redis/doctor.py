@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Collection
 from typing import Any, Final
@@ -9,11 +10,12 @@ from typing import Any, Final
 from redis.exceptions import RedisError, ResponseError
 
 from graphweft.transports.redis.connection import connect
-from graphweft.transports.redis.refusals import unavailable
+from graphweft.transports.redis.refusals import bus_errors
 from graphweft.transports.redis.url import split_redis_url
 from graphweft_contracts import Layout, channels
 from graphweft_contracts.plurals import counted
 from graphweft_workers.drivers.redis.rights import may_append_to_shared, missing, own_partition
+from graphweft_workers.drivers.redis.short_connection import short_connection
 from graphweft_workers.drivers.redis_checks import (
     ANSWER_S,
     append_only,
@@ -41,15 +43,13 @@ async def examine(url: str, advice: str, *, new: Layout, asked: Collection[str] 
 
 async def examine_rights(url: str, role: str, *, app_id: str | None, user: str) -> list[Check]:
     """See ``BusDriver.examine_rights``."""
-    client = connect(url, io_timeout_s=ANSWER_S, decode=True)
     try:
-        lacking = await missing(client, role, app_id)
-        own = await own_partition(client, app_id)
-        shared = own is not None and await may_append_to_shared(client)
+        async with contextlib.aclosing(connect(url, io_timeout_s=ANSWER_S, decode=True)) as client:
+            lacking = await missing(client, role, app_id)
+            own = await own_partition(client, app_id)
+            shared = own is not None and await may_append_to_shared(client)
     except (RedisError, OSError) as error:
         return [Check(name="bus rights", state="fail", found=f"not known: {error}", advice="allow MULTI and DISCARD")]
-    finally:
-        await client.aclose()
     line = f"graphweft acl redis --role {role}"
     line += "" if app_id is None else f" --app {app_id}"
     line += "" if own is None else f" --partition {own}"
@@ -69,38 +69,27 @@ async def examine_rights(url: str, role: str, *, app_id: str | None, user: str) 
 
 async def responders(url: str) -> list[str]:
     """See ``BusDriver.responders``."""
-    client = connect(url, io_timeout_s=ANSWER_S, decode=True)
-    try:
-        consumers: list[Any] = await client.xinfo_consumers(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP)
-    except ResponseError as error:
-        if "no such key" in str(error) or str(error).startswith("NOGROUP"):
-            return []  # no responder was ever there
-        raise unavailable(error) from error
-    except (RedisError, OSError) as error:
-        raise unavailable(error) from error
-    finally:
-        await client.aclose()
+    async with short_connection(url, io_timeout_s=ANSWER_S, decode=True) as client:
+        try:
+            consumers: list[Any] = await client.xinfo_consumers(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP)
+        except ResponseError as error:
+            if "no such key" in str(error) or str(error).startswith("NOGROUP"):
+                return []  # no responder was ever there
+            raise
     return [consumer["name"] for consumer in consumers if int(consumer["idle"]) < _ALIVE_MS]
 
 
 async def memory_ratio(url: str) -> float | None:
     """See ``BusDriver.memory_ratio``."""
-    client = connect(url, io_timeout_s=ANSWER_S, decode=True)
-    try:
+    async with short_connection(url, io_timeout_s=ANSWER_S, decode=True) as client:
         used, most = await used_memory(client) or (0, 0)
-    except (RedisError, OSError) as error:
-        raise unavailable(error) from error
-    finally:
-        await client.aclose()
     return used / most if most else None
 
 
 async def write_fault(url: str) -> str:
     """See ``BusDriver.write_fault``."""
-    try:
+    with bus_errors():
         return await write_fault_at(url)
-    except (RedisError, OSError) as error:
-        raise unavailable(error) from error
 
 
 async def _bus(client: Any, *, new: Layout, asked: Collection[str], waits: int) -> list[Check]:

@@ -8,8 +8,7 @@ so that ``XINFO GROUPS`` and the tools built on it show the lag.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import batched
 from typing import Any, Final
@@ -19,7 +18,7 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from graphweft.transports.redis.connection import connect, is_of_cluster
 from graphweft.transports.redis.layout import agreed_layout, store_order, stream_of
 from graphweft.transports.redis.lines import Lines
-from graphweft.transports.redis.refusals import unavailable
+from graphweft.transports.redis.refusals import bus_errors, unavailable
 from graphweft.transports.redis.url import NO_CLUSTER, split_redis_url
 from graphweft_contracts import BusUnavailable, InvalidSettings, Layout, Order, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -193,7 +192,7 @@ class RedisEventLog:
 
     async def layout(self) -> Layout:
         """See ``Partitions.layout``."""
-        with _bus_errors():
+        with bus_errors():
             try:
                 layout = await agreed_layout(self._redis, self._new)
             except ResponseError as error:
@@ -209,7 +208,7 @@ class RedisEventLog:
 
     async def store_order(self, app_id: str, order: Order) -> None:
         """See ``Partitions.store_order``."""
-        with _bus_errors():
+        with bus_errors():
             await store_order(self._redis, app_id, order)
 
     async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
@@ -286,7 +285,7 @@ class RedisEventLog:
             await self._clock.sleep(min(wait_s, self._longest_wait_s))
             return await self._read_now(partition, after, limit)
         # A transaction cannot block, so this only waits.
-        with _bus_errors():
+        with bus_errors():
             stream = await self.stream(partition)
             grown = await self._waiter.wait(stream, after.offset, min(wait_s, self._longest_wait_s))
         return await self._read_now(partition, after, limit) if grown else stretch
@@ -294,7 +293,7 @@ class RedisEventLog:
     async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
         """See ``EventLog.entries``."""
         stream = await self.stream(partition)
-        with _bus_errors():
+        with bus_errors():
             pipeline = self._redis.pipeline(transaction=False)
             for offset in offsets:
                 pipeline.execute_command("XRANGE", stream, offset, offset)
@@ -305,7 +304,7 @@ class RedisEventLog:
         """See ``EventLog.after``."""
         start = f"({offset}" if offset else "-"
         stream = await self.stream(partition)
-        with _bus_errors():
+        with bus_errors():
             end = end_of_read(await now_ms_of(self._redis))
         reply = await self.call("XRANGE", stream, start, end, "COUNT", limit)
         return _entries(reply)
@@ -328,7 +327,7 @@ class RedisEventLog:
         """See ``Partitions.positions``."""
         stream = await self.stream(partition)
         try:
-            with _bus_errors():
+            with bus_errors():
                 groups = await self._redis.xinfo_groups(stream)
                 pipeline = self._redis.pipeline(transaction=False)
                 for group in groups:
@@ -354,7 +353,7 @@ class RedisEventLog:
         name = group or self._group_name
         partitions = await self.count(fresh=True)
         streams = [await self.stream(partition) for partition in range(partitions)]
-        with _bus_errors():
+        with bus_errors():
             pipeline = self._redis.pipeline(transaction=False)
             pipeline.hgetall(channels.notes(name))
             pipeline.mget([channels.lease(partition, name) for partition in range(partitions)])
@@ -435,7 +434,7 @@ class RedisEventLog:
         ``read`` is the number of entries up to ``at``. Both commands run in one transaction, so the numbers are exact.
         """
         stream = await self.stream(partition)
-        with _bus_errors():
+        with bus_errors():
             self._now_ms = self._now_ms or await now_ms_of(self._redis)
             limit_ms = self._now_ms + FAR_MS
             start = f"({at}" if at and offset_number(at)[0] < limit_ms else f"{limit_ms}-0" if at else "-"
@@ -486,18 +485,17 @@ class RedisEventLog:
         return [channels.workers(self._group_name), *leases]
 
     async def _group(self, partition: int) -> dict[str, Any] | None:
-        try:
-            return _named(await self._redis.xinfo_groups(await self.stream(partition)), self._group_name)
-        except NoPermissionError as error:
-            raise unavailable(error) from error
-        except ResponseError:  # no such key: nothing has been written
-            return None
-        except (RedisError, OSError) as error:
-            raise unavailable(error) from error
+        with bus_errors():
+            try:
+                return _named(await self._redis.xinfo_groups(await self.stream(partition)), self._group_name)
+            except NoPermissionError:
+                raise
+            except ResponseError:  # no such key: nothing has been written
+                return None
 
     async def time(self) -> datetime:
         """See ``Bus.time``."""
-        with _bus_errors():
+        with bus_errors():
             return datetime.fromtimestamp(await now_ms_of(self._redis) / 1000, UTC)
 
     async def call(self, *command: Any) -> Any:
@@ -528,14 +526,6 @@ def _named(groups: Any, name: str) -> dict[str, Any] | None:
 def _is_missing(reply: Exception) -> bool:
     """Tell whether there is no stream under a key."""
     return "no such key" in str(reply) or str(reply).startswith("WRONGTYPE")
-
-
-@contextlib.contextmanager
-def _bus_errors(what: str = "the bus is unavailable") -> Generator[None]:
-    try:
-        yield
-    except (RedisError, OSError) as error:
-        raise unavailable(error, what) from error
 
 
 def _entries(items: Iterable[Any]) -> list[Entry]:

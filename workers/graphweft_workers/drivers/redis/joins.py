@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from redis.exceptions import RedisError
-
-from graphweft.transports.redis.connection import connect
 from graphweft.transports.redis.layout import stream_of
-from graphweft.transports.redis.refusals import unavailable
 from graphweft_contracts import BusUnavailable, InvalidSettings, channels
 from graphweft_contracts.rules_log import Activation
+from graphweft_workers.drivers.redis.short_connection import short_connection
 from graphweft_workers.ports.event_log import CommittedPosition
 
 _IO_S: Final = 120.0
@@ -121,10 +118,5 @@ async def replace_activations(url: str, there: Sequence[Activation], merged: Seq
 
 
 async def _call(url: str, *command: Any) -> Any:
-    client = connect(url, io_timeout_s=_IO_S)
-    try:
+    async with short_connection(url, io_timeout_s=_IO_S) as client:
         return await client.execute_command(*command)
-    except (RedisError, OSError) as error:
-        raise unavailable(error) from error
-    finally:
-        await client.aclose()

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final
 
-from redis.exceptions import RedisError
-
 from graphweft.transports.redis.connection import connect
-from graphweft.transports.redis.refusals import unavailable
+from graphweft.transports.redis.refusals import bus_errors
 from graphweft_contracts import channels
 from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING
 
@@ -43,10 +41,8 @@ class RedisLeaseKeeper:
         keys = [
             channels.workers(self._group_name), *(channels.lease(number, self._group_name) for number in partitions)
         ]  # fmt: skip
-        try:
+        with bus_errors("the leases cannot be extended"):
             return int(await self._redis.execute_command("EVAL", _EXTEND, len(keys), *keys, owner, int(ttl_s * 1000)))
-        except (RedisError, OSError) as error:
-            raise unavailable(error, "the leases cannot be extended") from error
 
     async def aclose(self) -> None:
         """See ``LeaseKeeper.aclose``."""

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from graphweft_contracts import BusUnavailable, DeadLetter, channels
-from graphweft_workers.drivers.redis.letter_scripts import EXTEND_LETTER, LETTER_KEYS, PUT_LETTERS, REQUEUE_LETTER
 from graphweft_workers.drivers.redis.records import pairs
 from graphweft_workers.ports.dead_letters import FIELDS, NO_FIELDS, LettersOfApp, first_letters
 
@@ -28,6 +27,68 @@ for i = 1, #ARGV do
 end
 return found
 """
+# Counts the letters of each app. KEYS[3] and KEYS[4] are ``COUNTED_LETTERS`` and ``LETTERS_OF_APPS``.
+_COUNTING: Final = """
+local function forget(id)
+  local was = redis.call('HGET', KEYS[3], id)
+  if not was then return end
+  local size, app = string.match(was, '^(%d+) (.*)$')
+  redis.call('HDEL', KEYS[3], id)
+  if redis.call('HINCRBY', KEYS[4], 'n:' .. app, -1) <= 0 then
+    redis.call('HDEL', KEYS[4], 'n:' .. app, 'b:' .. app)
+  else
+    redis.call('HINCRBY', KEYS[4], 'b:' .. app, -size)
+  end
+end
+local function count(id, body, app)
+  forget(id)
+  redis.call('HSET', KEYS[3], id, #body .. ' ' .. app)
+  redis.call('HINCRBY', KEYS[4], 'n:' .. app, 1)
+  redis.call('HINCRBY', KEYS[4], 'b:' .. app, #body)
+end
+"""
+_KEYS: Final = (
+    channels.DEAD_LETTERS,
+    channels.DEAD_LETTER_ORDER,
+    channels.COUNTED_LETTERS,
+    channels.LETTERS_OF_APPS,
+)
+"""The keys of the scripts that write dead letters."""
+# The letter must be unchanged: another process may have retried or replaced it.
+_REQUEUE: Final = f"""{_COUNTING}
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+local at = 7
+while at <= #ARGV do
+  local size = tonumber(ARGV[at])
+  redis.call('XADD', KEYS[5], '*', unpack(ARGV, at + 1, at + size))
+  at = at + size + 1
+end
+redis.call('HDEL', KEYS[1], ARGV[1])
+redis.call('ZREM', KEYS[2], ARGV[1])
+forget(ARGV[1])
+if ARGV[3] ~= '' then
+  redis.call('HSET', KEYS[1], ARGV[3], ARGV[4])
+  redis.call('ZADD', KEYS[2], ARGV[5], ARGV[3])
+  count(ARGV[3], ARGV[4], ARGV[6])
+end
+return 1
+"""
+_PUT: Final = f"""{_COUNTING}
+for i = 1, #ARGV, 4 do
+  redis.call('ZREM', KEYS[2], ARGV[i])
+  redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
+  redis.call('ZADD', KEYS[2], ARGV[i + 2], ARGV[i])
+  count(ARGV[i], ARGV[i + 1], ARGV[i + 3])
+end
+"""
+_EXTEND: Final = f"""{_COUNTING}
+if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then return 0 end
+redis.call('ZREM', KEYS[2], ARGV[1])
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1])
+count(ARGV[1], ARGV[3], ARGV[5])
+return 1
+"""
 
 
 class RedisLetters:
@@ -44,7 +105,7 @@ class RedisLetters:
         """See ``DeadLetters.put``."""
         given = [part for each in letters for part in (each.id, _body(each), each.time.timestamp(), each.app_id or "")]
         try:
-            await self._call("EVAL", PUT_LETTERS, len(LETTER_KEYS), *LETTER_KEYS, *given)
+            await self._call("EVAL", _PUT, len(_KEYS), *_KEYS, *given)
         except BusUnavailable as error:
             raise type(error)(f"a dead letter cannot be written: {error}") from error
 
@@ -53,7 +114,7 @@ class RedisLetters:
 
         def script(before: bytes | str) -> Awaitable[Any]:
             given = (longer.id, before, _body(longer), longer.time.timestamp(), longer.app_id or "")
-            return self._call("EVAL", EXTEND_LETTER, len(LETTER_KEYS), *LETTER_KEYS, *given)
+            return self._call("EVAL", _EXTEND, len(_KEYS), *_KEYS, *given)
 
         return bool(await script("")) if letter is None else await self._in_place_of(letter, script)
 
@@ -86,7 +147,7 @@ class RedisLetters:
     ) -> bool:
         """See ``DeadLetters.requeue``. One script blocks the server: page long ranges by ``rest``."""
         partition, _, _ = letter.position.partition(":")
-        keys = (*LETTER_KEYS, await self._stream(int(partition)))
+        keys = (*_KEYS, await self._stream(int(partition)))
         arguments: list[Any] = ["", "", "", ""]
         if rest:
             arguments = [rest.id, _body(rest), rest.time.timestamp(), rest.app_id or ""]
@@ -95,7 +156,7 @@ class RedisLetters:
             arguments.extend(part for item in entry.items() for part in item)
 
         def script(before: bytes | str) -> Awaitable[Any]:
-            return self._call("EVAL", REQUEUE_LETTER, len(keys), *keys, letter.id, before, *arguments)
+            return self._call("EVAL", _REQUEUE, len(keys), *keys, letter.id, before, *arguments)
 
         return await self._in_place_of(letter, script)
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from redis.exceptions import RedisError
-
-from graphweft.transports.redis.connection import connect
 from graphweft.transports.redis.layout import stream_of
-from graphweft.transports.redis.refusals import unavailable
 from graphweft_contracts import InvalidSettings, Layout, channels, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import ALL_APPS, OwnPartition
 from graphweft_contracts.rules_log import Activation, newest
+from graphweft_workers.drivers.redis.short_connection import short_connection
 
 GRACE_MS: Final = 60_000
 """How long events of the app still count in its shared partition. Producers follow within 30 s."""
@@ -65,8 +62,7 @@ _IO_S: Final = 30.0
 
 async def restore_partitions(url: str, own: Mapping[str, OwnPartition]) -> None:
     """See ``BusDriver.restore_partitions``."""
-    client = connect(url, io_timeout_s=_IO_S)
-    try:
+    async with short_connection(url, io_timeout_s=_IO_S) as client:
         for app_id, each in own.items():
             given = (app_id, each.stored(), f"own:{each.number}:")
             other = await client.execute_command("EVAL", _RESTORE, 1, channels.ORDERS, *given)
@@ -76,10 +72,6 @@ async def restore_partitions(url: str, own: Mapping[str, OwnPartition]) -> None:
                     f"another one since: {other.decode()!r}. Give this bus an archive of its own "
                     "(GRAPHWEFT_ARCHIVE_URL)"
                 )
-    except (RedisError, OSError) as error:
-        raise unavailable(error) from error
-    finally:
-        await client.aclose()
 
 
 async def give_partition(

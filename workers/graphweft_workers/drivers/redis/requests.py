@@ -21,9 +21,9 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError, ResponseError
 
-from graphweft.transports.redis.connection import Together, connect
+from graphweft.transports.redis.connection import CommandBatcher, connect
 from graphweft.transports.redis.lines import Lines
-from graphweft.transports.redis.refusals import request_refusal, unavailable
+from graphweft.transports.redis.refusals import bus_errors, request_refusal
 from graphweft_contracts import BusUnavailable, ContextReply, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.signatures import SIGNATURE
@@ -159,7 +159,7 @@ class RedisRequestQueue:
         self._redis = connect(url, io_timeout_s=io_timeout_s)
         self._reader = Lines(url, io_timeout_s=io_timeout_s)
         self._repeating = Lines(url, io_timeout_s=timing.io_s, repeats=1)
-        self._replies = Together(self._repeating, connections=_REPLY_CONNECTIONS, at_once=self._is_last)
+        self._replies = CommandBatcher(self._repeating, connections=_REPLY_CONNECTIONS, at_once=self._is_last)
         self._consumer = consumer
         self._sign: Any = self._redis.register_script(_SIGN)
         self._clean: Any = self._redis.register_script(_CLEAN)
@@ -213,18 +213,14 @@ class RedisRequestQueue:
         """See ``RequestQueue.reply``."""
         if not channel.startswith(channels.CONTEXT_REPLIES):
             return False
-        try:
+        with bus_errors(role="responder"):
             listeners: int = await self._replies.execute("PUBLISH", channel, encode(reply))
-        except (RedisError, OSError) as error:
-            raise unavailable(error, role="responder") from error
         return listeners > 0
 
     async def age_s(self, token: str) -> float | None:
         """See ``RequestQueue.age_s``."""
-        try:
+        with bus_errors(role="responder"):
             seconds, microseconds = await self._redis.time()
-        except (RedisError, OSError) as error:
-            raise unavailable(error, role="responder") from error
         return float(seconds + microseconds / 1e6 - int(token.partition("-")[0]) / 1000)
 
     def done(self, token: str) -> None:

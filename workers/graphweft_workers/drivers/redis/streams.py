@@ -12,12 +12,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final
 
-from redis.exceptions import RedisError
-
-from graphweft.transports.redis.connection import connect
 from graphweft.transports.redis.layout import stored_layout, stream_of
-from graphweft.transports.redis.refusals import unavailable
 from graphweft_contracts import BusUnavailable, InvalidSettings, channels
+from graphweft_workers.drivers.redis.short_connection import short_connection
 from graphweft_workers.drivers.redis.stream_waiter import offset_number
 
 FAR_MS: Final = 200 * 365 * 86_400_000
@@ -111,14 +108,9 @@ async def now_ms_of(client: Any) -> int:
 
 async def request_fault(url: str) -> str:
     """See ``BusDriver.request_fault``."""
-    client = connect(url, io_timeout_s=_IO_S)
-    try:
+    async with short_connection(url, io_timeout_s=_IO_S) as client:
         found = await request_faults(client)
-        return "; ".join(f"{stream}: {fault}" for stream, fault in found.items() if fault)
-    except (RedisError, OSError) as error:
-        raise unavailable(error) from error
-    finally:
-        await client.aclose()
+    return "; ".join(f"{stream}: {fault}" for stream, fault in found.items() if fault)
 
 
 async def request_streams(client: Any) -> list[str]:
@@ -146,15 +138,10 @@ async def request_faults(client: Any) -> dict[str, str]:
 
 async def mend(url: str, partition: int | None) -> str:
     """See ``BusDriver.mend``."""
-    client = connect(url, io_timeout_s=_IO_S)
-    try:
+    async with short_connection(url, io_timeout_s=_IO_S) as client:
         if partition is None:
             return await _mend_requests(client)
         return await _mend_partition(client, partition)
-    except (RedisError, OSError) as error:
-        raise unavailable(error) from error
-    finally:
-        await client.aclose()
 
 
 async def _mend_requests(client: Any) -> str:

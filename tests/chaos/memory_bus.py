@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
 
 from graphweft_contracts import DeadLetter, InvalidSettings, Layout, Order
 from graphweft_contracts.rules_log import Activation, StoredRules
@@ -15,6 +16,9 @@ from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.ports.records import RecordLog, Records
 
 __all__ = ("MemoryLetters", "MemoryRecords", "MemoryRules", "memory_bus")
+
+_LOOK_S: Final = 1.0
+"""How often a read that waits looks for entries that a test adds."""
 
 
 def memory_bus(
@@ -54,10 +58,11 @@ class MemoryLog:
         self._trimmed = [0 for _ in partitions]
 
     async def read(self, partition: int, after: CommittedPosition, *, limit: int, wait_s: float | None = None) -> Batch:
-        start = max(_number(after.offset), self._trimmed[partition])
+        start, left_s = max(_number(after.offset), self._trimmed[partition]), wait_s or 0.0
+        while len(self._entries[partition]) <= start and left_s > 0:
+            await asyncio.sleep(min(left_s, _LOOK_S))
+            left_s -= _LOOK_S
         entries = self._entries[partition][start : start + limit]
-        if not entries and wait_s:
-            await asyncio.sleep(wait_s)
         return Batch(entries=entries, lost=start - _number(after.offset))
 
     async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:

@@ -20,10 +20,10 @@ from graphweft_contracts import ContextRequest
 from graphweft_rules.cypher.query import parse
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.neo4j.timing import Neo4jTiming
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import START, Checkpoint, OtherGraph, Write
+from graphweft_workers.ports.position_note import PositionNote
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 APP, OTHER = "neo4j", "bank"  # the only database of the edition has the name of the app

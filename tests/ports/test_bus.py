@@ -23,9 +23,10 @@ from tests.services.waiting import until
 from graphweft_contracts import BusUnavailable, InvalidSettings, channels, wire
 from graphweft_workers.drivers.kafka.bus import kafka_bus
 from graphweft_workers.drivers.redis.bus import redis_bus
+from graphweft_workers.drivers.redis.timing import RedisBusTiming
 from graphweft_workers.engine.log.leases import Lease, LeaseHolder
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import CommittedPosition, Entry
+from graphweft_workers.ports.event_log import Batch, CommittedPosition, Entry
 from graphweft_workers.replay.moments import place_at
 from graphweft_workers.testing.suites.bus_kit import (
     OWNER,
@@ -114,6 +115,56 @@ async def test_a_place_in_years_of_entries_is_found_by_few_reads(url: str, monke
             moment = datetime.fromtimestamp(stamps[at] / 1000, UTC)
             assert await place_at(bus, 0, moment) == f"{stamps[at]}-{at}"
         assert reads < 4 * 50
+
+
+async def test_a_read_waits_for_longer_than_the_server_does_at_once() -> None:
+    """The partitions of a worker wait together, so a wait of half a minute costs the server some commands in all."""
+    timing = RedisBusTiming(longest_wait_s=0.02)
+    async with (
+        redis_bus_kit() as kit,
+        redis.Redis.from_url(kit.url) as raw,
+        contextlib.aclosing(redis_bus(kit.url, new=spread(8), timing=timing)) as bus,
+    ):
+        await bus.partitions.count()
+        began = [asyncio.create_task(bus.log.read(number, START, limit=1, wait_s=600)) for number in range(8)]
+
+        async def waits() -> int:
+            return int((await raw.info("commandstats")).get("cmdstat_xread", {}).get("calls", 0))
+
+        await until(waits, lambda count: count > 10, why="the server has ended ten waits")
+        assert (await raw.info("commandstats"))["cmdstat_xrange"]["calls"] == 8, "each has looked once"
+        await raw.xadd(channels.events_stream(3), {wire.DATA: b"x"})
+        assert [entry.fields for entry in (await began[3]).entries] == [{wire.DATA: b"x"}]
+        for reading in began:
+            reading.cancel()
+        await asyncio.gather(*began, return_exceptions=True)
+
+
+async def test_a_kafka_broker_keeps_a_fetch_for_longer_while_nothing_comes(kafka_url: str, kafka: KafkaServer) -> None:
+    async with contextlib.aclosing(KafkaBusKit(kafka)) as kit:
+        bus = kit.bus()
+        await claimed(bus)
+        log: Any = bus.log
+        position, waits, set_wait = START, list[int](), log._follower._wait_at_broker
+
+        def wait_at_broker(wait_ms: int) -> None:
+            set_wait(wait_ms)
+            waits.append(int(log._follower._consumer._fetcher._fetch_max_wait_ms))
+
+        log._follower._wait_at_broker = wait_at_broker
+        for value in (b"a", b"b"):
+            waits.clear()
+            reading = asyncio.create_task(read_on(bus, position))
+            await until(lambda: waits[-1:] == [500], why="no record has come for a second")
+            await kit.write(0, [value])
+            batch = await reading
+            assert values(batch.entries) == [value]
+            assert 50 in waits[waits.index(500) :], "who has taken records is missing from the next fetch"
+            position = behind(position, batch)
+
+
+async def read_on(bus: Bus, position: CommittedPosition) -> Batch:
+    return await until(lambda: bus.log.read(0, position, limit=1, wait_s=5), lambda batch: bool(batch.entries))
 
 
 async def test_a_blocked_event_loop_keeps_its_leases(url: str) -> None:

@@ -197,6 +197,50 @@ async def test_a_silent_replicas_request_goes_on_after_a_share_of_its_budget() -
         assert (await asking).text == "1"
 
 
+async def test_replicas_without_requests_wait_at_the_server_and_take_over_the_next_one() -> None:
+    """They look twenty-five times a second only while one of them has a request."""
+    async with redis_request_kit() as kit, AsyncExitStack() as opened:
+        first, second = [
+            await opened.enter_async_context(contextlib.aclosing(RedisRequestQueue(kit.url, consumer=name)))
+            for name in ("first", "second")
+        ]
+        raw = await opened.enter_async_context(redis.Redis.from_url(kit.url))
+        transport = await opened.enter_async_context(contextlib.aclosing(make_transport(kit.url)))
+        for queue in (first, second):
+            assert list(await queue.next(1)) == []
+        before = await calls(raw)
+        for _ in range(3):
+            assert list(await second.next(1)) == []
+        looks, waits = [now - then for now, then in zip(await calls(raw), before, strict=True)]
+        assert waits >= 3, "of the second alone"
+        assert looks <= 2 * waits + 2
+        asking = asyncio.create_task(transport.request(request(120_000, context={"n": 1})))
+        [held] = await take(first, 1)
+        await until(lambda: is_alive(raw, "first"))
+        await stand_still(first)
+        [again] = await take(second, 1)
+        assert (again.token, again.taken_over) == (held.token, True)
+        assert await second.reply(asked(again).reply_to, echo(asked(again)))
+        assert (await asking).text == "1"
+        second.done(again.token)
+        await until(lambda: raw.xlen(channels.CONTEXT_REQUESTS), lambda found: found == 0)
+        before = await calls(raw)
+        for _ in range(3):
+            assert list(await second.next(1)) == []
+        looks, waits = [now - then for now, then in zip(await calls(raw), before, strict=True)]
+        assert looks <= 2 * waits + 2, "and they wait again"
+
+
+async def calls(raw: Any) -> tuple[int, int]:
+    """Return how often replicas have looked for requests of others, and have waited for one."""
+    stats = await raw.info("commandstats")
+    return tuple(int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("evalsha", "xreadgroup"))
+
+
+async def is_alive(raw: Any, name: str) -> bool:
+    return await raw.zscore(channels.RESPONDERS, name) is not None
+
+
 async def stand_still(queue: RedisRequestQueue) -> None:
     """Let a replica give no sign of life any more, as if its event loop did not turn."""
     assert queue._keeper is not None

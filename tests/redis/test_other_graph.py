@@ -26,11 +26,11 @@ from graphweft_workers.doctor import examine
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.falkordb.timing import FalkorDBTiming
 from graphweft_workers.drivers.redis.bus import redis_bus
-from graphweft_workers.engine.log.position_note import PositionNote
 from graphweft_workers.engine.plan.digest import read_digest
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import START, Checkpoint, OtherGraph, Write
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.rules import push
 

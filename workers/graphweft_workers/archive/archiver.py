@@ -138,7 +138,8 @@ class Archiver:
         copy = PartitionCopy(self._bus, self._reader, self._state, number, clock=self._clock)
         await copy.begin()
         while await lease.goes_on():
-            await copy.add(await lease.read(copy.position, limit=_READ))
+            quiet = not copy.pending and (not self._trims or number in self._trimmed)
+            await copy.add(await lease.read(copy.position, limit=_READ, quiet=quiet))
             if copy.is_full or (copy.pending and self._clock.monotonic() - copy.since >= self._every_s):
                 await lease.finish(self._write(copy))
                 lease.progressed = True

@@ -44,7 +44,7 @@ class GraphWatch:
                     stored = await read_marks(self._bus.series)
                     for number, (partition, _) in before.items():
                         if is_outdated(stored, number, partition.recent):
-                            partition.must_reopen = _ERASED
+                            partition.reopen(_ERASED)
 
     async def _look_at_graphs(self, before: Mapping[int, tuple[Partition, CommittedPosition | None]]) -> None:
         """Compare what the graph server says of partitions with what it was told."""
@@ -54,4 +54,4 @@ class GraphWatch:
         for number, (partition, kept) in before.items():
             is_current = kept is not None and partition.is_at_rest and partition.positions.kept is kept
             if is_current and found.get(number) != kept:
-                partition.must_reopen = _REPLACED
+                partition.reopen(_REPLACED)

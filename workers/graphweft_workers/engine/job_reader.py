@@ -52,7 +52,7 @@ class JobReader:
         """Return the next events of the partition; none if none arrive within some seconds, ``most_s`` at most."""
         number, at = lease.number, progress.position
         known = self._erasures.number
-        batch = await lease.read(at, limit=self._batch_events, most_s=most_s)
+        batch = await lease.read(at, limit=self._batch_events, most_s=most_s, quiet=True)
         if batch.lost:
             await self._report_lost(number, Counter({"": batch.lost}), "the bus trimmed them before they were read")
         events: list[JobEvent] = []

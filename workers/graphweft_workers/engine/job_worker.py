@@ -103,7 +103,8 @@ class JobWorker:
         tick_at, failed = self._tick_at.setdefault(number, self._clock.monotonic()), 0
         async with _Trial() as trial:
             while await lease.goes_on():
-                moved = await self._read_on(lease, progress, recent, trial)
+                left_s = tick_at - self._clock.monotonic() if self._job.tick_s else math.inf
+                moved = await self._read_on(lease, progress, recent, trial, most_s=left_s)
                 again = None if moved is None else await self._try_again(lease, progress, trial)
                 if moved is None or again is None:
                     return
@@ -114,12 +115,15 @@ class JobWorker:
                     failed, wait_s = await self._tick(lease, failed)
                     tick_at = self._tick_at[number] = self._clock.monotonic() + wait_s
 
-    async def _read_on(self, lease: Lease, progress: JobProgress, recent: RecentEvents, trial: _Trial) -> bool | None:
+    async def _read_on(
+        self, lease: Lease, progress: JobProgress, recent: RecentEvents, trial: _Trial, *, most_s: float
+    ) -> bool | None:
         """Handle the next events of apps that do not wait. Return whether there were any; None: see ``JobTries``."""
         due = progress.due()
-        most_s = math.inf if due is None else due[1].due - self._clock.monotonic()
         if trial.task is not None:
-            most_s = self._timing.trial_look_s
+            most_s = min(most_s, self._timing.trial_look_s)
+        elif due is not None:
+            most_s = min(most_s, due[1].due - self._clock.monotonic())
         batch = await self._reader.next(lease, progress, recent, most_s=most_s)
         failed = await self._tries.until_done(lease, batch.events, progress, batch.end)
         if failed is None:

@@ -104,8 +104,7 @@ class Partition:
         self.number: int = lease.number
         self.recent: RecentEvents = opening.recent
         self.positions: StoredPositions = StoredPositions(opening)
-        self.must_reopen: str = ""
-        """Why it is to be opened anew; see ``graph_watch``."""
+        self._must_reopen = ""
         self._lease = lease
         self._parts = parts
         self._state = parts.state
@@ -142,8 +141,8 @@ class Partition:
                 async for batch in batches:
                     if batch is not None:
                         await self._give(batch)
-                    if self.must_reopen:
-                        raise GraphUnavailable(f"{self.must_reopen}: the partition is opened again")
+                    if self._must_reopen:
+                        raise GraphUnavailable(f"{self._must_reopen}: the partition is opened again")
                     await self._lease.finish(queues.settle())  # long if more apps fail than may be parked
                     if queues.floor.offset != began.offset:
                         self._lease.progressed = True
@@ -153,6 +152,11 @@ class Partition:
             await queues.drain()
         finally:
             await self._close()
+
+    def reopen(self, why: str) -> None:
+        """Let the partition be opened anew soon; see ``graph_watch``."""
+        self._must_reopen = why
+        self._lease.break_off()
 
     # Read, decode, match, arrange
 
@@ -206,7 +210,7 @@ class Partition:
             if window or found:
                 batch = await self._parts.bus.log.read(self.number, window.cursor, limit=limit, wait_s=0)
             else:
-                batch = await self._lease.read(window.cursor, limit=limit)
+                batch = await self._lease.read(window.cursor, limit=limit, quiet=self._is_quiet)
             found |= bool(batch.entries or batch.lost)  # what was lost up to the end is passed, too
             size = await self._decode(batch)
             # A bus may give less than there is. Without a backlog, another request would only cost time.
@@ -279,6 +283,13 @@ class Partition:
         self.positions.committed_on_bus(graph, bus)
 
     # The end, and what the log no longer has
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Whether nothing is to do until the next event: no app has any in hand, and all positions are stored."""
+        if self._commit is not None or self._must_reopen or not self._queues.are_idle:
+            return False
+        return not self.positions.is_new(*self.positions.next(self._queues, self.recent))
 
     @property
     def is_at_rest(self) -> bool:

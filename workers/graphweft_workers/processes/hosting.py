@@ -15,11 +15,14 @@ importing FastStream takes a sixth of a role's start.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from typing import Final, override
+from typing import Any, Final, override
 
+import anyio
 from faststream import FastStream
+from faststream._internal.cli.supervisors.utils import set_exit
 from faststream.specification import AsyncAPI
 
 from graphweft_contracts import BusUnavailable
@@ -102,6 +105,7 @@ class _App(FastStream):
 
     def __init__(self, role: str, settings: Settings, open_service: _Open) -> None:
         self._settings = settings
+        self._ends = asyncio.Event()
 
         @asynccontextmanager
         async def lifespan() -> AsyncGenerator[None]:
@@ -124,6 +128,27 @@ class _App(FastStream):
         broker = make_broker(settings, logger=logger)
         brokers = () if broker is None else (broker,)
         super().__init__(*brokers, logger=logger, lifespan=lifespan, specification=AsyncAPI(title="graphweft"))
+
+    @override
+    async def run(
+        self, log_level: int = logging.INFO, run_extra_options: dict[str, Any] | None = None, sleep_time: float = 0.1
+    ) -> None:
+        """Run until a signal or ``exit``, as FastStream does, which looks every ``sleep_time`` whether it is to end."""
+        set_exit(lambda number, frame: self.exit(), sync=False)
+        options = run_extra_options or {}
+        async with self.lifespan_context(**options):  # pyright: ignore[reportUnknownMemberType] - it says not of what
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._startup, log_level, run_extra_options)
+                    await self._ends.wait()
+                    await self._shutdown(log_level)
+                    tasks.cancel_scope.cancel()
+            except ExceptionGroup as group:
+                raise group.exceptions[0] from None
+
+    @override
+    def exit(self) -> None:
+        self._ends.set()
 
     @override
     async def _start_broker(self) -> None:

@@ -140,9 +140,8 @@ async def _follow(rules: LoggedRules, settings: Settings, purges: PurgeFollower 
     warns = not settings.graphrag_enabled
     while True:
         try:
-            if purges is not None:
-                await purges.follow()
-            await rules.refresh()
+            # Together they wake the event loop half as often.
+            await asyncio.gather(rules.refresh(), *(() if purges is None else (purges.follow(),)))
         except BusUnavailable as error:
             logger.debug("bus_unavailable", error=str(error))
         if warns and any(each.asks_for_facts for each in (rules.none, *rules.in_use())):

@@ -41,8 +41,10 @@ class EffectTiming:
 class LeaseTiming:
     """Leases of partitions."""
 
-    read_s: float = 5.0
-    """Longest wait for new events. It also ends at each tick, when the lease is extended."""
+    read_s: float = 2.5
+    """Longest wait for new events while something else may be to do: what fails meanwhile is noticed then."""
+    quiet_s: float = 30.0
+    """The same while nothing else is: what a bus has lost meanwhile is noticed then, or at the next event."""
     look_s: float = 5.0
     """How often to ask the bus for added partitions."""
     blocked_s: float = 60.0

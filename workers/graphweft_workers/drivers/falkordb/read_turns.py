@@ -181,9 +181,10 @@ class ReadTurns:
     async def _look(self) -> None:
         while not self._off:
             try:
-                now_ms = await self._now_ms(again=True)
-                graphs = await self._client.zrangebyscore(channels.SLOW_GRAPHS, now_ms, "+inf")
-                self._heeded = frozenset(graphs)
+                announced = await self._client.zrangebyscore(channels.SLOW_GRAPHS, "-inf", "+inf", withscores=True)
+                # Usually none is, and the time is not needed.
+                now_ms = await self._now_ms(again=True) if announced else 0.0
+                self._heeded = frozenset(graph for graph, until_ms in announced if until_ms >= now_ms)
             except NoPermissionError as error:
                 self._turn_off(error)
                 return

@@ -24,6 +24,9 @@ _FETCH_WAIT_MS: Final = 50
 """How long the broker keeps a request without new records. A partition whose records have just been taken is not in the
 request that is under way, and waits for the next one: at most this long.
 """
+_QUIET_WAIT_MS: Final = 500
+"""The same while no records come, so that no partition is missing. Each answer costs some milliseconds, as it names
+all partitions."""
 
 
 class _Followed:
@@ -168,6 +171,8 @@ class TopicFollower:
         while True:
             try:
                 found = await consumer.getmany(timeout_ms=self._timing.poll_ms)
+                if not found:
+                    self._wait_at_broker(_QUIET_WAIT_MS)
             except OffsetOutOfRangeError as error:
                 for partition in dict(error.args[0]):
                     self._fail(partition, error)
@@ -200,7 +205,16 @@ class TopicFollower:
         else:
             await self._deliver(found)
 
+    def _wait_at_broker(self, wait_ms: int) -> None:
+        """Set how long the broker keeps the next requests. aiokafka reads it for each one and offers no way to set it.
+
+        After records it is called before anything else is awaited, so the request behind them has it already.
+        """
+        self._consumer._fetcher._fetch_max_wait_ms = wait_ms
+
     async def _deliver(self, found: Mapping[Any, Sequence[Any]]) -> None:
+        if found:
+            self._wait_at_broker(_FETCH_WAIT_MS)
         for partition, records in found.items():
             followed = self._followed.get(partition.partition)
             if followed is None or followed.next is None:  # released, or not sought yet
@@ -228,6 +242,7 @@ class TopicFollower:
     def _seek(self, followed: _Followed, position: int) -> None:
         followed.records, followed.error = [], None
         followed.next = followed.fetched = position
+        self._wait_at_broker(_FETCH_WAIT_MS)
         self._consumer.seek(followed.number, position)
         self._resume(followed)
         self._await_answer(followed)

@@ -178,7 +178,7 @@ class RedisEventLog:
         self._clock = clock
         self._held: dict[int, str] = {}
         """By partition: the owner that claimed it through this object."""
-        self._claims: dict[tuple[str, float], dict[int, asyncio.Future[bool]]] = {}
+        self._claims: dict[tuple[str, float], dict[int, list[asyncio.Future[bool]]]] = {}
         """By owner and time of the lease: claims to be sent."""
         self._claiming: set[asyncio.Task[None]] = set()
         self._shares: dict[str, int] = {}
@@ -221,8 +221,9 @@ class RedisEventLog:
             task = asyncio.create_task(self._claim(owner, ttl_s))
             self._claiming.add(task)
             task.add_done_callback(self._claiming.discard)
-        taken = claims.setdefault(partition, asyncio.get_running_loop().create_future())
-        return await asyncio.shield(taken)
+        taken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        claims.setdefault(partition, []).append(taken)
+        return await taken
 
     async def _claim(self, owner: str, ttl_s: float) -> None:
         claims = self._claims.pop((owner, ttl_s))
@@ -231,19 +232,19 @@ class RedisEventLog:
             share, *taken = await self.call("EVAL", _CLAIM, len(keys), *keys, owner, int(ttl_s * 1000), *claims)
         except BaseException as error:
             lost = error if isinstance(error, BusUnavailable) else BusUnavailable("the connection is closed")
-            for future in claims.values():
+            for future in _open(claims.values()):
                 future.set_exception(lost)
-                future.exception()  # marks it as retrieved: its caller may be gone
             if isinstance(error, BusUnavailable):
                 return
             raise
         self._shares[owner] = share
-        for partition, future in claims.items():
+        for partition, futures in claims.items():
             if partition in taken:
                 self._held[partition] = owner
             elif self._held.get(partition) == owner:
                 del self._held[partition]
-            future.set_result(partition in taken)
+            for future in _open([futures]):
+                future.set_result(partition in taken)
 
     def is_revoked(self, partition: int) -> bool:
         """See ``PartitionLeases.is_revoked``: an owner above its share loses the highest numbers first."""
@@ -286,8 +287,7 @@ class RedisEventLog:
             return await self._read_now(partition, after, limit)
         # A transaction cannot block, so this only waits.
         with bus_errors():
-            stream = await self.stream(partition)
-            grown = await self._waiter.wait(stream, after.offset, min(wait_s, self._longest_wait_s))
+            grown = await self._waiter.wait(await self.stream(partition), after.offset, wait_s)
         return await self._read_now(partition, after, limit) if grown else stretch
 
     async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
@@ -506,6 +506,11 @@ class RedisEventLog:
             if type(error) is ResponseError and str(error).startswith("BUSYGROUP"):
                 raise
             raise unavailable(error) from error
+
+
+def _open(claims: Iterable[Iterable[asyncio.Future[bool]]]) -> list[asyncio.Future[bool]]:
+    """Return the claims whose callers still wait."""
+    return [future for futures in claims for future in futures if not future.done()]
 
 
 def _committed(group: Mapping[str, Any], note: bytes | None) -> CommittedPosition:

@@ -6,7 +6,7 @@ keep the others waiting.
 A responder with assigned requests sends a heartbeat many times a second. The same script gives it the requests of
 responders without a recent heartbeat: each after a share of its budget, so that there is time left to answer it.
 XAUTOCLAIM alone would decide by the age of requests: it would take them from slow responders, and all of them would be
-answered twice.
+answered twice. While no responder has a request, all of them wait at the server for the next one, whoever gets it.
 
 A request is taken over once. Otherwise a request that crashes a responder would crash all of them, one by one.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from redis.exceptions import RedisError, ResponseError
@@ -47,11 +47,12 @@ _HANDED_ON: Final = 1_000
 # request is taken over, the share of its budget, by how many ms this process is late. A request goes to another
 # responder when its own has been silent, and has had it, for the share of the budget, but no shorter than the least
 # silence, and no longer than a heartbeat counts. Returns the entries that were taken over, each with the number of its
-# stream, and the number of those that were given up. It writes nothing while no request is assigned. A key without the
-# group is passed over.
+# stream, and the number of those that were given up; and if no request is assigned, the offset in each stream up to
+# which requests were. It writes nothing then. A key without the group is passed over.
 _SIGN: Final = """
 local taken = {}
 local lost = 0
+local assigned = false
 local alive = tonumber(ARGV[3])
 local room = tonumber(ARGV[4])
 local least, share, late = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -71,6 +72,7 @@ for number = 2, #KEYS do
   local stream = KEYS[number]
   local pending = redis.pcall('XPENDING', stream, ARGV[1])
   if not pending.err and pending[1] > 0 then
+    assigned = true
     if not now then
       local time = redis.call('TIME')
       now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -108,7 +110,19 @@ for number = 2, #KEYS do
   end
 end
 if #taken > 0 then redis.call('ZADD', KEYS[1], now + alive, ARGV[2]) end
-return {taken, lost}
+if assigned then return {taken, lost} end
+local places = {}
+for number = 2, #KEYS do
+  local groups = redis.pcall('XINFO', 'GROUPS', KEYS[number])
+  local place = '0-0'
+  for _, group in ipairs(groups.err and {} or groups) do
+    local fields = {}
+    for index = 1, #group, 2 do fields[group[index]] = group[index + 1] end
+    if fields['name'] == ARGV[1] then place = fields['last-delivered-id'] end
+  end
+  places[number - 1] = place
+end
+return {taken, lost, places}
 """
 
 # KEYS as above. ARGV: group, age in ms; or group, 0, own name. Deletes consumers without requests: those that are idle
@@ -320,7 +334,9 @@ class RedisRequestQueue:
         """Send heartbeats, take over requests of dead responders, remove finished ones."""
         due = self._clock.monotonic()
         clean_at = look_at = due
+        waited = False
         while True:
+            places: Mapping[str, bytes] = {}
             try:
                 if self._clock.monotonic() >= look_at:
                     look_at = self._clock.monotonic() + self._timing.stream_s
@@ -329,10 +345,15 @@ class RedisRequestQueue:
                 # If this process is late, the others may be late too, and not dead.
                 late_s = max(0.0, self._clock.monotonic() - due)
                 if self._joined:
-                    await self._look(0 if self._left else _TAKEN_AT_ONCE, late_s)
+                    # After a wait, the others too have only begun to send heartbeats.
+                    places = await self._look(0 if self._left or waited else _TAKEN_AT_ONCE, late_s)
+                waited = False
                 if self._joined and self._clock.monotonic() >= clean_at:
                     await self._clean(keys=self._keys(), args=[channels.CONTEXT_GROUP, self._timing.gone_ms])
                     clean_at = self._clock.monotonic() + self._timing.clean_s
+                if places and not self._held:
+                    await self._wait_behind(places)
+                    waited = True
             except (RedisError, OSError) as error:
                 logger.debug("requests_not_kept", error=str(error))
             except Exception:  # a defect: without heartbeats the others would take over all requests
@@ -352,19 +373,28 @@ class RedisRequestQueue:
                 logger.warning("requests_go_on", stream=stream)
         self._faults = found
 
-    async def _look(self, room: int, late_s: float) -> None:
+    async def _wait_behind(self, places: Mapping[str, bytes]) -> None:
+        """Wait until a stream has an entry behind its place, which somebody may have by now; about a second at most."""
+        options = ("COUNT", 1, "BLOCK", int(self._timing.request_s * 1000))
+        await self._reader.execute("XREAD", *options, "STREAMS", *places, *places.values())
+
+    async def _look(self, room: int, late_s: float) -> Mapping[str, bytes]:
+        """Send a heartbeat, and take over up to ``room`` requests. If nobody has a request, return by stream the place
+        behind which the next one will be.
+        """
         streams: Sequence[str] = self._streams
         entries: Sequence[tuple[int, Any]]
         timing = self._timing
         arguments = [channels.CONTEXT_GROUP, self._consumer, timing.alive_ms, room, _HANDED_ON]
         arguments += [min(timing.again_ms, timing.alive_ms), timing.again, round(late_s * 1000)]
-        entries, lost = await self._sign(keys=(channels.RESPONDERS, *streams), args=arguments)
+        entries, lost, *rest = await self._sign(keys=(channels.RESPONDERS, *streams), args=arguments)
         if lost:
             logger.warning("requests_given_up", count=lost, error="two responders had them and sent no heartbeat")
         if entries:
             for number, entry in entries:
                 self._add(streams[number - 1], [entry], taken_over=True)
             self.wake()
+        return dict(zip(streams, rest[0], strict=True)) if rest else {}
 
     async def _take_off(self) -> None:
         while self._done:

@@ -104,9 +104,8 @@ class StreamWaiter:
             known = after.get(each.stream)
             if known is None or offset_number(each.after) < offset_number(known):
                 after[each.stream] = each.after
-        wait_s = max(0.001, min(each.until for each in self._waiting) - now)
-        if not self._may_unblock:
-            wait_s = min(wait_s, self._timing.slice_s)
+        longest_s = self._timing.longest_wait_s if self._may_unblock else self._timing.slice_s
+        wait_s = min(max(0.001, min(each.until for each in self._waiting) - now), longest_s)
         self._named = frozenset(self._waiting)
         try:
             reply = await connection.execute_command(

@@ -25,7 +25,7 @@ class RedisBusTiming:
     request_s: float = 1.0
     """Longest wait for requests at the server; a responder that is to stop waits for its end."""
     sign_s: float = 0.04
-    """Seconds between two heartbeats, and between two looks at those of others."""
+    """Seconds between two heartbeats, and between two looks at those of others, while any responder has a request."""
     again: float = 1 / 3
     again_ms: int = 100
     alive_ms: int = 300

@@ -98,6 +98,11 @@ class AppQueues:
         return frozenset(queue.app_id for queue in self._busy.values() if queue.is_parked)
 
     @property
+    def are_idle(self) -> bool:
+        """Whether no app has events that have not taken effect, and none has failed."""
+        return not self._busy and self._failure is None
+
+    @property
     def floor(self) -> CommittedPosition:
         """The position up to which all events took effect."""
         return self.floor_without(frozenset())

@@ -190,38 +190,55 @@ class Lease:
         """The work sets this when it has got further, so the next failure is a new one."""
         self._holder = holder
         self._extend_at = holder.next_tick()
+        self._is_over = self._is_broken_off = False
 
     async def goes_on(self) -> bool:
         """Extend the lease if it is time; False after ``stop`` or if another worker has or gets the partition."""
         holder = self._holder
-        if holder.stopping.is_set():
+        if self._is_over or holder.stopping.is_set():
             return False
         if holder.bus.leases.is_revoked(self.number):
             LEASE_CHANGES.add(1, "given_up")
             holder.logger.info("partition_given_up", partition=self.number, worker=holder.name)
-            return False
-        if holder.clock.monotonic() >= self._extend_at:
-            if not await holder.bus.leases.claim(self.number, holder.name, holder.lease_s):
+            self._is_over = True
+        elif holder.clock.monotonic() >= self._extend_at:
+            if await holder.bus.leases.claim(self.number, holder.name, holder.lease_s):
+                self._extend_at = holder.next_tick()
+            else:
                 LEASE_CHANGES.add(1, "lost")
                 holder.logger.warning("lease_lost", partition=self.number, worker=holder.name)
-                return False
-            self._extend_at = holder.next_tick()
-        return True
+                self._is_over = True
+        return not self._is_over
 
-    async def read(self, after: CommittedPosition, *, limit: int, most_s: float = math.inf) -> Batch:
+    def break_off(self) -> None:
+        """Let a ``read`` that waits end when the lease is extended next."""
+        self._is_broken_off = True
+
+    async def read(
+        self, after: CommittedPosition, *, limit: int, most_s: float = math.inf, quiet: bool = False
+    ) -> Batch:
         """Return the events after a position; an empty batch if none arrive within some seconds, ``most_s`` at most, or
-        at ``stop``.
+        at the end of the lease, which is extended meanwhile, or after ``break_off``.
+
+        ``quiet`` says that the caller has nothing else to do: then it waits longer.
         """
-        holder = self._holder
-        wait_s = max(0.0, min(holder.timing.read_s, most_s, self._extend_at - holder.clock.monotonic()))
-        read = holder.bus.log.read(self.number, after, limit=limit, wait_s=wait_s)
-        async with _racing(read, holder) as (reading, both):
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
-                return Batch(entries=[])
-            batch = reading.result()
+        holder, timing, monotonic = self._holder, self._holder.timing, self._holder.clock.monotonic
+        self._is_broken_off = False
+        # A partition counts as interrupted until a read has ended.
+        longest_s = timing.quiet_s if quiet and self.number not in holder.interrupted else timing.read_s
+        until = monotonic() + min(longest_s, most_s)
+        while True:
+            read = holder.bus.log.read(self.number, after, limit=limit, wait_s=max(0.0, until - monotonic()))
+            async with _racing(read, holder) as (reading, both):
+                while not reading.done():
+                    left_s = max(0.0, self._extend_at - monotonic())
+                    await asyncio.wait(both, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                    if not reading.done() and (not await self.goes_on() or self._is_broken_off):
+                        return Batch(entries=[])
+                batch = reading.result()
             await holder.goes_on(self.number)
-            return batch
+            if batch.entries or batch.lost or batch.stepped or monotonic() >= until or not await self.goes_on():
+                return batch
 
     async def finish[T](self, work: Coroutine[Any, Any, T], *, grace_s: float = 0.0) -> asyncio.Task[T] | None:
         """Do work that may outlast the lease, which is extended meanwhile; return its task when it has succeeded.

@@ -25,6 +25,8 @@ logger = get_logger("graphweft.mutation")
 
 _MOST_MEASURED: Final = 50
 """Graphs that are measured at one time."""
+_QUIET_REPORTS: Final = 12
+"""While no events come, every so many reports ask the bus what was trimmed: it tells it of all partitions together."""
 
 
 @runtime_checkable
@@ -51,6 +53,8 @@ class UsageReporter:
         self._graph = graph
         self._clock = clock
         self._every_s = every_s
+        self._look_at = 0.0
+        """When to ask what was trimmed, on the monotonic clock, although no events come."""
         self._partitions: dict[int, PartitionUsage] = {}
         self._changed: set[int] = set()
         self._seen: dict[str, int] = {}
@@ -128,20 +132,25 @@ class UsageReporter:
         """Report once. Never raises on account of the bus or the graph."""
         if not self._partitions:
             return
-        try:
-            for status in await self._bus.partitions.status():
-                usage = self._partitions.get(status.id)
-                if usage is not None and usage.set_trimmed(status.trimmed):
-                    self._changed.add(status.id)
-        except Transient as error:
-            logger.debug("usage_not_reported", error=str(error))
-            return
+        if self._changed or self._seen or self._clock.monotonic() >= self._look_at:
+            try:
+                await self._look_for_trimmed()
+            except Transient as error:
+                logger.debug("usage_not_reported", error=str(error))
+                return
         await self._count_letters()
         await self._measure()
         self._unmeasured |= self._seen
         self._seen = {}
         for partition in sorted(self._changed):
             await self._write(partition)
+
+    async def _look_for_trimmed(self) -> None:
+        for status in await self._bus.partitions.status():
+            usage = self._partitions.get(status.id)
+            if usage is not None and usage.set_trimmed(status.trimmed):
+                self._changed.add(status.id)
+        self._look_at = self._clock.monotonic() + _QUIET_REPORTS * self._every_s
 
     async def _count_letters(self) -> None:
         with contextlib.suppress(Transient):

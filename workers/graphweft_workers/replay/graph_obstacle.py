@@ -7,9 +7,9 @@ from dataclasses import replace
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.archive.preludes import is_of_prelude, prelude_of
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.graph_basis import GraphBasis, logged_basis, read_basis, write_basis
 from graphweft_workers.ports.graph_store import START, GraphStore
 from graphweft_workers.replay.app_log import AppLog
-from graphweft_workers.replay.graph_basis import GraphBasis, logged_basis, read_basis, write_basis
 
 
 class GraphObstacles:

@@ -23,10 +23,10 @@ from graphweft_workers.engine.log.ledger_reader import ledger_by_other_rules
 from graphweft_workers.engine.plan.digest import Digest, read_digest
 from graphweft_workers.engine.plan.graph_marks import has_plan, is_loading, is_sealed
 from graphweft_workers.ports.dead_letters import put_letters
+from graphweft_workers.ports.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
 from graphweft_workers.ports.graph_store import START, GraphStore
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.app_log import AppLog
-from graphweft_workers.replay.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
 from graphweft_workers.replay.graph_losses import find_losses
 from graphweft_workers.replay.histories import replay_preludes
 from graphweft_workers.replay.replay import Replay, ReplayStep, failed_letters

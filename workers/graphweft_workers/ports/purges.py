@@ -1,4 +1,8 @@
-"""Purges: which cached rows of apps responders must drop, because something was erased."""
+"""Purges: which cached rows of apps responders must drop, because something was erased.
+
+The purge of a graph that took the place of another one also says what the app's graph needs to have since then. The bus
+keeps it, so a copy of the graph server's data from before is found to be one.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from graphweft_workers.ports.graph_basis import GraphBasis
 from graphweft_workers.ports.records import RecordLog
 
 
@@ -21,15 +26,22 @@ class Purge:
     app_id: str
     partition: int | None = None
     offset: str = ""
+    needed: GraphBasis | None = None
+    """Of a purge without a place: no graph from before one with this basis must be served, or written to."""
 
     @property
     def key(self) -> str:
         """A later purge with the same key replaces this one."""
+        if self.needed is not None:
+            return f"{self.app_id}/graph"
         return f"{self.app_id}/{'' if self.partition is None else self.partition}"
 
     def encode(self) -> bytes:
         """Return it as JSON, for the bus."""
-        return json.dumps({"app": self.app_id, "partition": self.partition, "offset": self.offset}).encode()
+        body: dict[str, Any] = {"app": self.app_id, "partition": self.partition, "offset": self.offset}
+        if self.needed is not None:
+            body["needed"] = {"rules": self.needed.rules, "erasures": self.needed.erasures}
+        return json.dumps(body).encode()
 
     @classmethod
     def decode(cls, text: bytes) -> Purge:
@@ -38,8 +50,12 @@ class Purge:
             body = cast("dict[str, Any]", json.loads(text))
             partition = body["partition"]
             number = None if partition is None else int(partition)
-            return cls(app_id=str(body["app"]), partition=number, offset=str(body["offset"]))
-        except (LookupError, TypeError, RecursionError) as error:
+            basis = body.get("needed")
+            needed = None
+            if basis is not None:
+                needed = GraphBasis(rules=str(basis["rules"]), erasures=int(basis["erasures"]))
+            return cls(app_id=str(body["app"]), partition=number, offset=str(body["offset"]), needed=needed)
+        except (LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError("the text is not a purge") from error
 
 
@@ -52,6 +68,11 @@ class Purges:
     """Where to go on reading."""
     complete: bool = True
     """Whether the log was followed without a gap. If not, it was recreated: any rows may have been purged."""
+
+    @property
+    def needed(self) -> dict[str, GraphBasis]:
+        """By app: the basis that its graph needs to have; none of an app whose graph never took another one's place."""
+        return {each.app_id: each.needed for each in self.found if each.needed is not None}
 
 
 async def put_purge(log: RecordLog, purge: Purge) -> None:

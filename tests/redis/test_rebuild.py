@@ -35,6 +35,7 @@ from graphweft_workers.engine.plan.digest import read_digest
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.replay.graph_obstacle import GraphObstacles
 from graphweft_workers.replay.replay import Replay
 from graphweft_workers.rule_sets.active_rules import LoggedRules
 from graphweft_workers.settings.settings import Settings
@@ -172,7 +173,11 @@ class App:
     async def worker(self, store: GraphStore | None = None, *, batch_events: int = 7) -> AsyncIterator[None]:
         bus, graph = self._bus(), store or self.store()
         rules = LoggedRules(bus.rules, rules_maker(Settings.load(unknown=[])), without_lost=True)
-        worker = MutationWorker(bus, graph, rules, name="w", lease_s=2.0, batch_events=batch_events, timing=self.timing)
+        obstacles = GraphObstacles(bus, graph)
+        worker = MutationWorker(
+            bus, graph, rules, name="w", lease_s=2.0, batch_events=batch_events, obstacle=obstacles.of,
+            older=obstacles.older, timing=self.timing,
+        )  # fmt: skip
         running = asyncio.create_task(worker.run())
         try:
             yield

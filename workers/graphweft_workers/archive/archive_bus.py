@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NoReturn
+from typing import NoReturn, override
 
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order
 from graphweft_contracts.rules_log import Activation, StoredRules
@@ -27,7 +27,7 @@ def archive_bus(blobs: BlobStore) -> Bus:
         leases=_Leases(),
         dead_letters=_Letters(state),
         rules=_Rules(state),
-        purges=_Records(),
+        purges=_Purges(),
         usage=_Records(),
         offsets=OffsetForm.EITHER,
         close=_nothing,
@@ -176,11 +176,17 @@ class _Rules:
 class _Records:
     """There are none."""
 
-    async def put(self, key: str, record: bytes | None) -> NoReturn:
+    async def put(self, key: str, record: bytes | None) -> None:
         _refuse()
 
     async def after(self, mark: int | None) -> Records:
         return Records(found={}, mark=0)
+
+
+class _Purges(_Records):
+    @override
+    async def put(self, key: str, record: bytes | None) -> None:
+        """Do nothing: without a bus there is nobody to tell, and the next bus says nothing of graphs from before it."""
 
 
 def _refuse() -> NoReturn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import shlex
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
@@ -20,10 +20,12 @@ from graphweft_workers.engine.failures.dead_letter_counts import SKIPS, DeadLett
 from graphweft_workers.engine.log.log_time import ClocksDiffer, log_time
 from graphweft_workers.ports.check import Check
 from graphweft_workers.ports.dead_letters import letter_count
-from graphweft_workers.ports.graph_store import GraphStore, OtherGraph
+from graphweft_workers.ports.graph_basis import GraphBasis, read_basis
+from graphweft_workers.ports.graph_store import GraphStore, OtherGraph, is_new
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.ports.position_note import PositionNote
+from graphweft_workers.ports.purges import purges_after
 from graphweft_workers.retrieval.embedded_models import models_text, other_models
 from graphweft_workers.retrieval.stored_terms import outdated_terms
 from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore, lost_rule_sets
@@ -527,6 +529,7 @@ async def _services(settings: Settings) -> list[Check]:
             activations = await bus.rules.activations()
             lost = await lost_rule_sets(bus.rules, activations)
             waits = waits_of(settings, channels.MUTATION_GROUP, (await bus.usage.after(None)).found)
+            needed = (await purges_after(bus.purges, None)).needed
     except BusUnavailable as error:
         return [_not_known("workers", error)]
     used = {each.digest for each in {each.scope: each for each in activations}.values()}
@@ -553,6 +556,7 @@ async def _services(settings: Settings) -> list[Check]:
         for each in waits
     ]  # fmt: skip
     checks += await _older_graphs(settings, partitions)
+    checks += await _erased_again(settings, needed)
     return [*checks, *faults, *_without_effect(letters, causes), *_parked(partitions), *_lost(lost.values(), used)]
 
 
@@ -618,6 +622,29 @@ async def _older_graphs(settings: Settings, partitions: Sequence[PartitionStatus
         advice = f"graphweft rebuild --app {lost[0]} --swap"
         checks.append(Check(name="graphs", state="fail", found=found, advice=advice))
     return checks
+
+
+async def _erased_again(settings: Settings, needed: Mapping[str, GraphBasis]) -> list[Check]:
+    """Name graphs from before an erasure or a restatement of which the bus says that it reached the graph."""
+    apps: list[str] = []
+    async with aclosing(make_graph(settings)) as store:
+        for app_id in sorted(needed)[:_MOST_GRAPHS]:
+            try:
+                basis = await read_basis(store, app_id, timeout_s=_GRAPH_S)
+                if not basis.older_than(needed[app_id], app_id):
+                    continue
+                if basis == GraphBasis() and is_new(await store.checkpoints(app_id, timeout_s=_GRAPH_S)):
+                    continue
+            except QueryFailed:  # of this app alone
+                continue
+            except GraphUnavailable:
+                return []  # another check says that the server does not answer
+            apps.append(app_id)
+    if not apps:
+        return []
+    found = f"from before something was erased, or the past was restated, and may hold it again: {_listed(apps)}"
+    advice = f"graphweft rebuild --app {apps[0]} --swap; until then no context of the app is served"
+    return [Check(name="graphs", state="fail", found=found, advice=advice)]
 
 
 async def _lost_graphs(store: GraphStore, partitions: Sequence[int]) -> list[str]:

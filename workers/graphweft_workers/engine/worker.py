@@ -51,6 +51,7 @@ class MutationWorker:
         index_keys: frozenset[tuple[str, str]] = frozenset(),
         quotas: Callable[[str], Quotas] = lambda _: Quotas(),
         obstacle: Obstacle = no_obstacle,
+        older: Obstacle = no_obstacle,
         effects_keep: int = 0,
         clock: Clock = SYSTEM_CLOCK,
         timing: Timing = TIMING,
@@ -58,8 +59,8 @@ class MutationWorker:
         """``index_keys`` are (label, property) of indexes for every app's graph, beside those for rules.
 
         ``quotas`` returns the quotas of an app. ``obstacle`` says of an app whose graph is older than the log why the
-        log alone does not help. ``effects_keep`` is how many messages the effects stream keeps; 0: nothing is written
-        to it. The worker closes neither ``bus`` nor ``graph``.
+        log alone does not help, and ``older`` says so of each graph that is opened. ``effects_keep`` is how many
+        messages the effects stream keeps; 0: nothing is written to it. The worker closes neither ``bus`` nor ``graph``.
         """
         self.applied_events: int = 0
         self._graph = graph
@@ -105,6 +106,7 @@ class MutationWorker:
             clock=clock,
             timing=timing,
             obstacle=obstacle,
+            older=older,
         )
         self._arrangers = state.arrangers
         self._parts = PartitionParts(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from graphweft_contracts import ContextReply, ContextRequest, ReasonCode
+from graphweft_contracts import ContextReply, ContextRequest, GraphUnavailable, ReasonCode
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_rules import MatchedQueries, RuleSet
 from graphweft_rules.files.findings import errors
@@ -24,6 +24,7 @@ from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.cache import Cache
 from graphweft_workers.injection.fetch import RowFetcher
+from graphweft_workers.injection.graph_ages import GraphAges
 from graphweft_workers.injection.index_versions import IndexVersions
 from graphweft_workers.injection.match import match_request
 from graphweft_workers.injection.positions import InvalidPosition, Position, Positions, WaitResult
@@ -124,6 +125,11 @@ class ContextPipeline:
             else None
         )
         """Call ``follow`` from time to time: rows that something was erased of leave the memory then."""
+        self._ages = (
+            None
+            if self.purges is None
+            else GraphAges(graph, self.purges, self._breaker, self._background, clock, timing.context)
+        )
         searcher = Searcher(
             graph, embedder, names=index_names or IndexNames(), scopes=self.indexes, clock=clock,
             timing=timing.retrieval,
@@ -207,11 +213,17 @@ class ContextPipeline:
         if self.purges is not None and matched.queries:
             delay_s = max(0.0, until - arrived) * _PURGES_SHARE
             asking = asyncio.get_running_loop().call_later(delay_s, self.purges.read)
-        entered = self._breaker.enter(app_id) if reads_graph else "closed"
+        entered: str = self._breaker.enter(app_id) if reads_graph else "closed"
         if entered == "trial":
             self._versions.read(app_id)  # the request's queries may be too slow to tell whether the server is back
         try:
-            if entered == "open":
+            if self._ages is not None and reads_graph and entered != "open":
+                try:
+                    if older := await self._ages.older(app_id, until):
+                        return self._empty(request, started, "graph_unavailable", older)
+                except GraphUnavailable:
+                    entered = "unknown"
+            if entered in {"open", "unknown"}:
                 outcomes: list[RequestRows | QueryFailure] = self._rows.refuse(app_id, matched.queries)
             else:
                 if position is not None and self._positions is not None:

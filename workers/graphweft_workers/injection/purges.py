@@ -15,6 +15,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.cache import Cache
 from graphweft_workers.ports.fact_retriever import FactRetriever
+from graphweft_workers.ports.graph_basis import GraphBasis
 from graphweft_workers.ports.purges import purges_after
 from graphweft_workers.ports.records import RecordLog
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
@@ -37,7 +38,10 @@ class PurgeFollower:
     """Monotonic time at which the last successful read began."""
     failed: int = 0
     """Reads that failed."""
-    _mark: int | None = None
+    needed: dict[str, GraphBasis] = field(default_factory=dict[str, GraphBasis])
+    """By app: what its graph needs to have, by the purges that were read."""
+    mark: int | None = None
+    """Where to go on reading; None: nothing was read yet."""
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     _waiting: asyncio.Task[None] | None = None
 
@@ -46,22 +50,27 @@ class PurgeFollower:
         async with self._reading:
             began = self.clock.monotonic()
             try:
-                found = await purges_after(self.log, self._mark)
+                found = await purges_after(self.log, self.mark)
             except BusUnavailable:
                 self.failed += 1
                 raise
             if not found.complete:
                 logger.warning("purges_of_another_bus", next="all cached rows are dropped")
                 self._purge()
-            elif self._mark is None:
+                self.needed.clear()
+            elif self.mark is None:
                 self._purge()  # of rows from before, it is not known what was erased
-            for purge in found.found if self._mark is not None else ():
-                place = None if purge.partition is None else (purge.partition, purge.offset)
-                self.cache.purge_app(purge.app_id, place)
-                self.indexes.purge_app(purge.app_id)
-                self._forget_facts(purge.app_id, place)
-            self._mark = found.mark
+            for purge in found.found if self.mark is not None else ():
+                self.drop(purge.app_id, None if purge.partition is None else (purge.partition, purge.offset))
+            self.needed |= found.needed
+            self.mark = found.mark if found.complete else None  # then all that the other bus says is read
             self.followed = began
+
+    def drop(self, app_id: str, place: tuple[int, str] | None = None) -> None:
+        """Drop what is remembered of an app's graph: see ``Cache.purge_app``."""
+        self.cache.purge_app(app_id, place)
+        self.indexes.purge_app(app_id)
+        self._forget_facts(app_id, place)
 
     async def is_followed(self, since: float, until: float) -> bool:
         """Tell whether all purges from before the monotonic time ``since`` are applied, at the latest at ``until``."""

@@ -66,6 +66,11 @@ PARTIAL: Final = Checkpoint(plan="loading")
 """Of a graph that holds a part only, because it is being loaded or deleted: nobody continues it."""
 
 
+def is_new(checkpoints: Mapping[int, Checkpoint]) -> bool:
+    """Tell whether no event has taken effect in a graph yet, by all of its checkpoints."""
+    return all(each == START for each in checkpoints.values())
+
+
 def overwritten(app_id: str, partition: object) -> GraphUnavailable:
     """Return the error for a checkpoint that a rule has overwritten."""
     return GraphUnavailable(f"the checkpoint of partition {partition} in the graph of {app_id!r} was overwritten")

@@ -31,6 +31,7 @@ async def open_mutation(settings: Settings) -> AsyncGenerator[Service]:
         if policies is not None:
             following = asyncio.create_task(policies.follow())
             stack.callback(following.cancel)
+        obstacles = GraphObstacles(bus, graph)
         worker = MutationWorker(
             bus,
             graph,
@@ -38,7 +39,8 @@ async def open_mutation(settings: Settings) -> AsyncGenerator[Service]:
             name=worker_name(settings),
             batch_events=settings.batch_events,
             lease_s=settings.lease_s,
-            obstacle=GraphObstacles(bus, graph).of,
+            obstacle=obstacles.of,
+            older=obstacles.older,
             effects_keep=settings.effects_keep,
             quotas=lambda app_id: Quotas() if policies is None else policies.current.of(app_id).quotas,
         )

@@ -33,6 +33,7 @@ from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_pages
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.graph_basis import GraphBasis, logged_basis
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.purges import Purge, put_purge
 from graphweft_workers.replay.app_log import AppLog
@@ -367,8 +368,13 @@ class Erasure:
         found = await self._nodes()
         for store in self._kept:
             await store.whole.drop(app_id)
+        log = self._archived()
+        erasing = (await log.erasures()).count + 1  # when this one has ended
         if self._subject.user_id is None:
             await self._live.whole.drop(app_id)
+            rules = logged_basis(await log.bus.rules.activations(), app_id)
+            needed = GraphBasis(rules=rules, erasures=erasing)
+            await put_purge(self._alone.purges, Purge(app_id=app_id, needed=needed))
             return PlaceOfRemains(name="graph", found=found, left=await self._nodes())
         if not self._live.whole.can_exchange and not await self._live.whole.graph_id(app_id):
             return PlaceOfRemains(name="graph", found=0, left=0)
@@ -379,9 +385,6 @@ class Erasure:
                 "server makes the graph without the user; then delete this one",
             )  # fmt: skip
         await self._beside.whole.drop(app_id)
-        log = self._archived()
-        erasures = await log.erasures()
-        erasing = erasures.count + len(erasures.open or ())  # when this one and others that were cut off have ended
         work = Rebuild(log, self._beside, self._rules, erasing=erasing, clock=self._clock, timing=self._timing)
         await work.begin(resume=False, swap=True)
         await work.run()

@@ -25,10 +25,10 @@ from graphweft_workers.engine.plan.graph_marks import has_plan, is_sealed
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import all_letters, letter_pages
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.graph_basis import logged_basis, read_basis
 from graphweft_workers.ports.graph_store import Checkpoint
 from graphweft_workers.ports.pages import pages
 from graphweft_workers.replay.app_log import AppLog
-from graphweft_workers.replay.graph_basis import logged_basis, read_basis
 from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore
 from graphweft_workers.support.timing import TIMING, ReplayTiming
 

@@ -1,32 +1,54 @@
-"""What keeps a graph that is older than the log from catching up by the log of the bus alone."""
+"""What keeps a graph that is older than it was from catching up by the log of the bus alone."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
-from graphweft_contracts import InvalidSettings
+from graphweft_contracts import GraphUnavailable, InvalidSettings, QueryFailed
 from graphweft_workers.archive.preludes import is_of_prelude, prelude_of
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.graph_store import START, GraphStore
+from graphweft_workers.ports.graph_basis import GraphBasis, logged_basis, read_basis, write_basis
+from graphweft_workers.ports.graph_store import GraphStore, is_new
+from graphweft_workers.ports.purges import purges_after
 from graphweft_workers.replay.app_log import AppLog
-from graphweft_workers.replay.graph_basis import GraphBasis, logged_basis, read_basis, write_basis
 
 
 class GraphObstacles:
-    """Answers a worker about the graph of an app, while its events take effect again."""
+    """Answers a worker about the graph of an app: when it opens the graph, and while events take effect again."""
 
     def __init__(self, bus: Bus, graph: GraphStore) -> None:
         self._bus = bus
         self._graph = graph
+        self._needed: dict[str, GraphBasis] = {}
+        self._mark: int | None = None
+        self._reads = 0
+        """Reads of the purges that were begun."""
+        self._reading = asyncio.Lock()
+
+    async def older(self, app_id: str, partition: int) -> str:
+        """See ``Obstacle``: whether the graph is from before one that took its place, by what the bus says.
+
+        A graph that is new gets the basis of one that the log makes. Raises ``BusUnavailable`` and
+        ``GraphUnavailable``.
+        """
+        needed = await self._needed_of(app_id)
+        if needed is None:
+            return ""
+        basis = await self._basis(app_id)
+        why = basis.older_than(needed, app_id)
+        if why and basis == GraphBasis() and is_new(await self._log(app_id).marks()):
+            return await self.of(app_id, partition)
+        return why
 
     async def of(self, app_id: str, partition: int) -> str:
         """See ``Obstacle``. A graph that is new gets the basis of one that the log makes.
 
         Raises ``BusUnavailable`` and ``GraphUnavailable``.
         """
-        log = AppLog(bus=self._bus, app_id=app_id, live=self._graph)
+        log = self._log(app_id)
         marks = await log.marks()
-        basis = await read_basis(self._graph, app_id)
+        basis = await self._basis(app_id)
         way = f"run `graphweft rebuild --app {app_id} --swap`"
         try:
             preludes = {prelude.number for prelude in await log.preludes()}
@@ -39,12 +61,35 @@ class GraphObstacles:
             )
         wanted = logged_basis(await self._bus.rules.activations(), app_id)
         count = (await log.erasures()).count
-        if basis == GraphBasis() and all(mark == START for mark in marks.values()):
+        if (needed := await self._needed_of(app_id)) is not None:  # of erasures whose archive this worker may not have
+            count = max(count, needed.erasures)
+        if basis == GraphBasis() and is_new(marks):
             if wanted or count:
                 await write_basis(self._graph, app_id, partition, replace(basis, rules=wanted, erasures=count))
             return ""
         if basis.rules != wanted:
-            return f"the graph of {app_id!r} is from before the past was restated by other rules: {way}"
-        if basis.erasures != count:
-            return f"the graph of {app_id!r} is from before something was erased, and may hold it: {way}"
-        return ""
+            return f"the graph of {app_id!r} was made by other rules than the log names for its past: {way}"
+        return basis.older_than(GraphBasis(erasures=count), app_id)
+
+    async def _basis(self, app_id: str) -> GraphBasis:
+        try:
+            return await read_basis(self._graph, app_id)
+        except QueryFailed as error:
+            raise GraphUnavailable(f"the graph of {app_id!r} did not say how it was made: {error}") from error
+
+    def _log(self, app_id: str) -> AppLog:
+        return AppLog(bus=self._bus, app_id=app_id, live=self._graph)
+
+    async def _needed_of(self, app_id: str) -> GraphBasis | None:
+        """Return what the bus says now of an app; apps that are opened at once share a read."""
+        begun = self._reads
+        async with self._reading:
+            if self._reads == begun:
+                self._reads += 1
+                found = await purges_after(self._bus.purges, self._mark)
+                if not found.complete:
+                    self._needed.clear()
+                    found = await purges_after(self._bus.purges, None)
+                self._needed |= found.needed
+                self._mark = found.mark
+        return self._needed.get(app_id)

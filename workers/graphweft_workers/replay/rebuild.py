@@ -23,10 +23,11 @@ from graphweft_workers.engine.log.ledger_reader import ledger_by_other_rules
 from graphweft_workers.engine.plan.digest import Digest, read_digest
 from graphweft_workers.engine.plan.graph_marks import has_plan, is_loading, is_sealed
 from graphweft_workers.ports.dead_letters import put_letters
+from graphweft_workers.ports.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
 from graphweft_workers.ports.graph_store import START, GraphStore
 from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.ports.purges import Purge, purges_after, put_purge
 from graphweft_workers.replay.app_log import AppLog
-from graphweft_workers.replay.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
 from graphweft_workers.replay.graph_losses import GraphLosses
 from graphweft_workers.replay.histories import replay_preludes
 from graphweft_workers.replay.missing_nodes import missing_nodes, node_keys
@@ -233,11 +234,18 @@ class Rebuild:
         return found.count
 
     async def _sealed(self, partition: int) -> None:
-        """Nobody writes to the live graph: check that it may be replaced, and let it say until when it is good."""
+        """Nobody writes to the live graph: check that it may be replaced, and let it say until when it is good.
+
+        One from before an erasure may hold what was erased, and says so ever after.
+        """
         count = await self._count_erasures(swap=True)
         basis = await read_basis(self._live, self._app_id)
-        if basis.erasures != count:
+        if basis.erasures != count and not basis.older_than(await self._needed(), self._app_id):
             await write_basis(self._live, self._app_id, partition, replace(basis, erasures=count))
+
+    async def _needed(self) -> GraphBasis:
+        """Return what the bus says that the live graph needs to have."""
+        return (await purges_after(self._log.bus.purges, None)).needed.get(self._app_id, GraphBasis())
 
     async def _wanted_basis(self, basis: GraphBasis, *, is_kept: bool) -> str:
         """Return the basis of the new graph; follow the log if the given rules were recorded before an interruption."""
@@ -405,8 +413,10 @@ class Rebuild:
         graph after a minute, or with the new one if that is in its place. Raises like ``run``; then the live graph
         is in its place and workers go on.
         """
-        restated = newest(await self._log.bus.rules.activations(), restated_scope(self._app_id))
-        if restated is not None:
+        activations = await self._log.bus.rules.activations()
+        restated = newest(activations, restated_scope(self._app_id))
+        # Else it was waited for before: workers that wait with an older graph would never get there.
+        if restated is not None and (await self._needed()).rules != logged_basis(activations, self._app_id):
             await self._wait_for_workers(await self._until(restated))
         was_kept = self._basis.kept
         if was_kept:
@@ -422,6 +432,8 @@ class Rebuild:
             timing=self._timing,
         )
         await swap.run()
+        if self._basis.rules or self._basis.erasures:
+            await put_purge(self._log.bus.purges, Purge(app_id=self._app_id, needed=self._basis))
         if was_kept:
             rejected = replace(self._basis, rejected=True)
             with contextlib.suppress(GraphUnavailable):  # then the next rebuild asks what to do with that graph

@@ -171,6 +171,10 @@ class ContextTiming:
     graph that does not answer: 20 for an app."""
     version_recent_s: float = 0.1
     """How long a version counts as recent."""
+    age_recent_s: float = 1.0
+    """How often a graph is asked whether it is older than an erasure, at most."""
+    age_s: float = 5.0
+    """How long requests rely on its answer while it is asked again."""
     first_step_s: float = 0.002
     last_step_s: float = 0.02
     """How often a graph is asked whether it has reached a position: more and more seldom."""

@@ -45,9 +45,9 @@ class GraphOpening:
     ) -> OpenedGraph | None:
         """Return where the graph of an app stands, after the rest of a plan that it holds.
 
-        None if the app has no graph: then there are dead letters for the events. Raises ``NotItsGraph`` if the graph
-        under its name is another app's: then nothing was written to it. ``prepare`` is called before events
-        of a plan are applied.
+        None if the app has no graph: then there are dead letters for the events. ``prepare`` is called before events
+        of a plan are applied. Raises ``NotItsGraph`` if the graph under its name is another app's: then nothing was
+        written to it. Raises ``NeedsRebuild`` for a graph that the log alone does not bring to where it was.
         """
         state, number, applier = self._state, self._number, self._state.applier
         try:
@@ -61,6 +61,8 @@ class GraphOpening:
             return None
         checkpoint = progress.checkpoint
         await state.seals.check(number, app_id, checkpoint)
+        if why := await state.older(app_id, number):
+            raise NeedsRebuild(why, retry_after_s=5.0)
         self._older.check(app_id, checkpoint.offset)
         await self._check_log(app_id, progress, events[-1].entry.offset)
         await self._half_done.check_rules(app_id, progress)

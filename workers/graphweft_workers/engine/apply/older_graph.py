@@ -13,7 +13,8 @@ from graphweft_workers.ports.offsets import is_after, later
 from graphweft_workers.ports.position_note import PositionNote
 
 type Obstacle = Callable[[str, int], Awaitable[str]]
-"""Returns why the log alone does not bring the graph of an app, in a partition, to where it was; empty: it does."""
+"""Returns why the log alone does not bring the graph of an app, in a partition, to where it was, and what to do; empty:
+it does."""
 
 
 class OlderGraph(Exception):

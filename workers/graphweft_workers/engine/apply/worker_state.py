@@ -49,6 +49,9 @@ class WorkerState:
     clock: Clock = SYSTEM_CLOCK
     timing: Timing = TIMING
     obstacle: Obstacle = no_obstacle
+    """Of a graph in which events are to take effect again."""
+    older: Obstacle = no_obstacle
+    """Of each graph that is opened: it may be from before an erasure, and stand where it stood then."""
     costs: AppCosts = field(init=False)
     arrangers: Arrangers = field(init=False)
     applier: Applier = field(init=False)

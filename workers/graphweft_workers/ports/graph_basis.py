@@ -1,7 +1,8 @@
 """By which rules of the past an app's graph was made, and after which erasures: a node of our own in the graph says so.
 
 Two graphs of one app may be exchanged, or one continued, only if both have the basis that the log has: the graph must
-stay what a rebuild makes of the log.
+stay what a rebuild makes of the log. The bus says what the live graph of an app needs to have, since a graph took its
+place (``ports.purges``): one from before holds what was erased, or a past that was restated.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from graphweft_rules.cypher.query import parse
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Write
 from graphweft_workers.support.timing import TIMING
 
+_RESTATED: Final = "restated:"
 _LABEL: Final = f"{INTERNAL_PREFIX}Basis"
 _READ: Final = f"MATCH (b:{_LABEL} {{id: 'basis'}}) RETURN b.rules, b.kept, b.erasures, b.rejected"
 _WRITE: Final = (
@@ -36,11 +38,25 @@ class GraphBasis:
     rejected: bool = False
     """Whether a rollback took it out of its place: the next rebuild makes another one there."""
 
+    def older_than(self, needed: GraphBasis, app_id: str) -> str:
+        """Return why an app's graph is from before one with the basis ``needed``, and what to do; empty: it is not."""
+        way = f"run `graphweft rebuild --app {app_id} --swap`"
+        if _restatement(self.rules) < _restatement(needed.rules):
+            return f"the graph of {app_id!r} is from before the past was restated by other rules: {way}"
+        if self.erasures < needed.erasures:
+            return f"the graph of {app_id!r} is from before something was erased, and may hold it: {way}"
+        return ""
+
+
+def _restatement(rules: str) -> int:
+    number = rules.removeprefix(_RESTATED)
+    return int(number) if number != rules and number.isdecimal() else 0
+
 
 def logged_basis(activations: Sequence[Activation], app_id: str) -> str:
     """Return the basis of a graph that follows the log."""
     found = newest(activations, restated_scope(app_id))
-    return "" if found is None else f"restated:{found.number}"
+    return "" if found is None else f"{_RESTATED}{found.number}"
 
 
 def given_basis(digest: str) -> str:
@@ -48,9 +64,9 @@ def given_basis(digest: str) -> str:
     return f"rules:{digest}"
 
 
-async def read_basis(graph: GraphStore, app_id: str) -> GraphBasis:
-    """Return the basis of an app's graph. Raises ``GraphUnavailable``."""
-    found = await graph.read(app_id, _READ, {}, timeout_s=TIMING.replay.query_s)
+async def read_basis(graph: GraphStore, app_id: str, *, timeout_s: float = TIMING.replay.query_s) -> GraphBasis:
+    """Return the basis of an app's graph. Raises ``GraphUnavailable``, and ``QueryFailed`` after ``timeout_s``."""
+    found = await graph.read(app_id, _READ, {}, timeout_s=timeout_s)
     if not found.rows:
         return GraphBasis()
     rules, kept, erasures, rejected = found.rows[0]

@@ -28,6 +28,7 @@ from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
 from graphweft_workers.replay.graph_losses import find_losses
+from graphweft_workers.replay.graphs_lease import GraphsLease
 from graphweft_workers.replay.histories import replay_preludes
 from graphweft_workers.replay.replay import Replay, ReplayStep, failed_letters
 from graphweft_workers.replay.restatement import LetterCounts, Restatement
@@ -74,15 +75,18 @@ class Rebuild:
         tell: Callable[[Mapping[int, ReplayStep]], None] = lambda _: None,
         restoring: SnapshotSource | None = None,
         erasing: int | None = None,
+        lease: GraphsLease | None = None,
         clock: Clock = SYSTEM_CLOCK,
         timing: Timing = TIMING,
     ) -> None:
         """``graph`` is the store of the new graph; ``tell`` gets the progress of all partitions after each batch.
 
         With ``given``, all events follow this rule set instead of ``rules``, the ones that the log activates, and no
-        ``restoring`` is used. ``erasing`` is for an erasure alone: ``Erasures.count`` when it has ended.
+        ``restoring`` is used. ``erasing`` is for an erasure alone: ``Erasures.count`` when it has ended. The caller
+        holds ``lease``; without one, as where only the archive is read, the graph alone refuses a second writer.
         """
         self._erasing = erasing
+        self._lease = lease
         self._clock = clock
         self._timing = timing
         self._log = log
@@ -223,6 +227,8 @@ class Rebuild:
 
     async def _sealed(self, partition: int) -> None:
         """Nobody writes to the live graph: check that it may be replaced, and let it say until when it is good."""
+        if self._lease is not None:
+            await self._lease.check()
         count = await self._count_erasures(swap=True)
         basis = await read_basis(self._live, self._app_id)
         if basis.erasures != count:

@@ -65,9 +65,7 @@ async def dump(ask: List, space: Namespace = LIVE) -> AsyncIterator[bytes]:
         yield _line("edge", start, end, type, encoded(properties))
 
 
-async def load(
-    run: Run, lines: Iterable[bytes], space: Namespace = LIVE, *, partition: int, mark: Checkpoint
-) -> bool:
+async def load(run: Run, lines: Iterable[bytes], space: Namespace = LIVE, *, partition: int, mark: Checkpoint) -> bool:
     """Write what ``dump`` has yielded. The graph may hold other nodes.
 
     Stop and return False when the checkpoint of ``partition`` is not ``mark``.

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any, override
 
 import pytest
 from tests.chaos.serial import Neo4jReference
-from tests.edges.test_cli import Call, call
+from tests.edges.test_cli import Call, call, clean_environment
 from tests.redis.test_as_of import MEMORIES, ORDERS, PastApp
 from tests.services.neo4j import Neo4jServer
 
@@ -222,6 +223,31 @@ async def test_of_two_loads_at_once_one_is_whole_and_one_is_refused(
         digest = await read_digest(stores[1], "shop")
         assert digest == await read_digest(await stack.enter_async_context(contextlib.aclosing(app.store())), "shop")
     assert {file: file.read_bytes() for file in app.files()} == stored
+
+
+async def test_of_two_swaps_at_once_one_is_refused_and_the_graph_is_exact(app: Archived) -> None:
+    await app.lived()
+    await app.by_hand("shop", "REMOVE o.block")
+    live = await app.digest("shop")
+    await app.past(ORDERS, "--as-of", "0s")
+    environment = clean_environment(
+        GRAPHWEFT_BUS_URL=app.bus_url, GRAPHWEFT_GRAPH_URL=app.url, GRAPHWEFT_ARCHIVE_URL=str(app.archive),
+        GRAPHWEFT_SNAPSHOT_EVENTS=str(app.every),
+    )  # fmt: skip
+    command = (sys.executable, "-m", "graphweft_workers.cli", "rebuild", "--app", "shop", "--swap")
+    async with app.worker():
+        both = [
+            await asyncio.create_subprocess_exec(*command, env=environment, stderr=asyncio.subprocess.PIPE)
+            for _ in range(2)
+        ]
+        said = [(await each.communicate())[1].decode() for each in both]
+    codes = sorted(each.returncode or 0 for each in both)
+    assert codes in ([0, 1], [0, 2]), said  # 2: the first one had ended, and its graph from before is there
+    why = " ".join(said[0 if both[0].returncode else 1].split())
+    assert "works on the graphs of 'shop' since" in why or "`graphweft rollback` puts it back" in why, said
+    assert await app.digest("shop") == live
+    code, found = await app.rebuild("--app", "shop", "--verify", "--graph-template", "{app_id}.again")
+    assert (code, found["same"], found["restored"] > 0) == (0, True, True), found
 
 
 @pytest.mark.soak

@@ -74,12 +74,7 @@ async def restore(
             if not dry_run:
                 done = await work.run_graph()
         else:
-            from graphweft_workers.replay.graphs_lease import GraphsLease
-
             bus = await stack.enter_async_context(running_bus(settings))
-            if not dry_run:
-                lease = GraphsLease(bus.usage, app_id=app, command="graphweft restore")
-                await stack.enter_async_context(lease.held())
             await work.check(bus, blobs)
             if not dry_run:
                 done = await work.run(bus, blobs)

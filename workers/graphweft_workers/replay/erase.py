@@ -300,6 +300,8 @@ class Erasure:
     async def _erase_from_graph(self) -> PlaceOfRemains:
         app_id = self._subject.app_id
         found = await self._nodes()
+        if self._lease is not None:
+            await self._lease.check()
         for store in self._kept:
             await store.whole.drop(app_id)
         if self._subject.user_id is None:

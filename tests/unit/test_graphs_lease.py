@@ -107,6 +107,26 @@ async def test_a_command_that_stood_still_for_too_long_is_ended(*, writes_again:
     assert records.found == {}
 
 
+async def test_a_command_is_ended_though_the_one_that_took_over_has_ended_before() -> None:
+    records = Stalled()
+
+    async def work() -> None:
+        async with lease(records).held():
+            records.stops = True
+            await asyncio.Event().wait()
+
+    working = asyncio.create_task(work())
+    await records.stopped.wait()
+    async with lease(records, "graphweft erase").held():
+        pass
+    assert records.found == {}
+    records.goes_on.set()
+    with pytest.raises(BusUnavailable, match="another command has taken over the graphs of 'shop'"):
+        async with asyncio.timeout(30):
+            await working
+    assert records.found == {}
+
+
 async def test_a_bus_that_fails_for_a_moment_ends_nothing(kept: Kept) -> None:
     async with lease(kept).held():
         kept.refuses = True

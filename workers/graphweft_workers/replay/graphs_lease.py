@@ -89,8 +89,9 @@ class GraphsLease:
     def _loss(self, found: Mapping[str, bytes]) -> BusUnavailable | None:
         """Return the error if the records say that the lease is lost."""
         taker = next((each for each in map(_decoded, found.values()) if self._own in each.over), None)
-        if self._own in found and taker is None:
-            return None
+        return None if self._own in found and taker is None else self._taken(taker)
+
+    def _taken(self, taker: _Record | None = None) -> BusUnavailable:
         name = f"`{taker.command}` ({taker.where})" if taker is not None else "another command"
         return BusUnavailable(
             f"{name} has taken over the graphs of {self._app_id!r}, because this command gave no sign of life for "
@@ -173,11 +174,16 @@ class GraphsLease:
             for beat in count(record.beat + 1):
                 await self._clock.sleep(self._timing.lease_beat_s)
                 with contextlib.suppress(BusUnavailable):
-                    if (loss := self._loss(await self._found())) is not None:
+                    read = self._clock.monotonic()
+                    loss = self._loss(await self._found())
+                    if loss is None:
+                        await self._put(replace(record, beat=beat))
+                        if self._clock.monotonic() - read >= self._timing.lease_s:  # it may have been removed before
+                            loss = self._taken()
+                    if loss is not None:
                         lost.append(loss)
                         body.cancel()
                         return
-                    await self._put(replace(record, beat=beat))
 
         renewing = asyncio.create_task(renew(), name="graphweft-graphs-lease")
         try:

@@ -536,6 +536,7 @@ async def test_an_erasure_that_is_killed_is_found_and_goes_on(app: Archived, mon
                     break
             await process.communicate()
             assert process.returncode == -signal.SIGKILL
+            await app.forget_killed()
             done = await app.run("erase", "--app", "shop", "--user", "ada", "--verify", "--json")
             left = {each["name"]: each["left"] for each in json.loads(done.out)["places"]}
             assert (done.code, left["erasures that were cut off"]) == (1, 1)

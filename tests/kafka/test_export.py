@@ -33,6 +33,7 @@ from graphweft_workers.archive.state import activation_name, rules_name
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.replay.graphs_lease import GraphsLease
 from graphweft_workers.replay.restore import Restore, RestoreResult
 
 __all__ = ("call",)  # a fixture
@@ -332,6 +333,10 @@ async def test_what_stands_in_the_way_is_said(app: Archived) -> None:
     await app.emit("later", range(5))
     done = await app.run("restore", str(file), "--as", "later")
     assert (done.code, "holds events" in done.err) == (2, True)
+    async with GraphsLease(app.bus.usage, app_id="again", command="graphweft restore").held():
+        done = await app.run("restore", str(file), "--as", "again")
+    assert (done.code, "`graphweft restore` works on the graphs of 'again' since" in done.err) == (1, True), done.err
+    assert await app.blobs().names("preludes/") == []
     done = await app.run("restore", str(app.folder / "none"))
     assert (done.code, "cannot read" in done.err) == (2, True)
     partition = (await app.bus.partitions.layout()).partitions_of("shop")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import re
@@ -17,17 +18,23 @@ from typing import Any
 import pytest
 from neo4j import AsyncGraphDatabase
 from tests.edges.test_cli import Call, call, clean_environment
-from tests.redis.test_rebuild import RULES, App, keys_or_none
+from tests.redis.test_rebuild import RULES, App, keys_or_none, printed
 from tests.services.neo4j import Neo4jServer
 from tests.services.waiting import looks, until
 
-from graphweft_contracts import Fenced, GraphUnavailable
+from graphweft_contracts import BusUnavailable, Fenced, GraphUnavailable
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.falkordb.whole_graphs import FalkorDBGraphs
 from graphweft_workers.engine.plan.graph_marks import has_plan, have_same_seal, is_sealed, of_generation, sealed
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Write
 from graphweft_workers.replay import rebuild as rebuilding
+from graphweft_workers.replay.app_log import AppLog
+from graphweft_workers.replay.graphs_lease import GraphsLease
+from graphweft_workers.replay.rebuild import Rebuild
+from graphweft_workers.rule_sets.active_rules import LoggedRules
+from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.timing import Timing
+from graphweft_workers.wiring.rules import rules_maker
 
 __all__ = ("call",)  # a fixture
 
@@ -323,6 +330,7 @@ async def test_killed_swaps_leave_one_whole_graph(app: App, store: GraphStore) -
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGKILL)
             await process.wait()
+            await app.forget_killed()
             assert await orders(store, "shop") == 11
         await app.emit("shop", range(100 + 10 * rounds, 110 + 10 * rounds))
         await app.applied()
@@ -371,3 +379,64 @@ def test_marks_are_no_plans() -> None:
     assert not have_same_seal(of_generation(place, "a"), of_generation(place, "a"))
     assert not is_sealed(of_generation(place))
     assert of_generation(place) != of_generation(place)
+
+
+BESIDE = (
+    ("rebuild", "--app", "shop"),
+    ("rebuild", "--app", "shop", "--swap"),
+    ("rebuild", "--app", "shop", "--swap", "--resume"),
+    ("rebuild", "--app", "shop", "--verify"),
+    ("rebuild", "--app", "shop", "--drop"),
+    ("rollback", "--app", "shop"),
+    ("erase", "--app", "shop", "--user", "ada", "--yes"),
+    ("erase", "--app", "shop", "--yes"),
+)
+"""The commands that make, exchange or delete graphs of an app."""
+
+
+@pytest.mark.long("neo4j")
+@both_graphs
+async def test_commands_on_the_graphs_of_one_app_exclude_each_other(app: App, store: GraphStore) -> None:
+    app.settings["GRAPHWEFT_ARCHIVE_URL"] = str(app.folder / "archive")
+    await app.push("first")
+    async with app.worker():
+        for name in app.apps:
+            await app.emit(name, range(40))
+        await app.applied()
+        live = await app.digest("shop")
+        assert (await app.rebuild("--app", "shop"))[0] == 0  # what others may not delete
+        async with GraphsLease(app.bus.usage, app_id="shop", command="graphweft rebuild --swap").held():
+            for command in BESIDE:
+                done = await app.run(*command)
+                assert done.code == 1, (command, done.err)
+                said = " ".join(done.err.split())
+                assert "`graphweft rebuild --swap` works on the graphs of 'shop' since" in said, (command, said)
+                assert "wait until it has ended, then give this command again" in said, (command, said)
+            done = await app.run("rebuild", "--all", "--json")
+            rows = {row["app"]: row for row in json.loads(printed(done.out))["apps"]}
+            assert (done.code, rows["shop"]["ok"], "works on the graphs" in rows["shop"]["error"]) == (1, False, True)
+            assert all(row["ok"] for name, row in rows.items() if name != "shop")
+        assert await app.digest("shop") == live
+        dropped = json.loads(printed((await app.run("rebuild", "--app", "shop", "--drop", "--json")).out))
+        assert dropped["dropped"], "the second graph is still there"
+        assert await app.digest("shop") == live
+
+
+@only_redis
+async def test_a_rebuild_that_has_lost_its_lease_does_not_swap(app: App, store: GraphStore) -> None:
+    await app.push("first")
+    async with app.worker():
+        await app.emit("shop", range(40))
+        await app.applied()
+        await run(app, "CREATE (:Stranger)")
+        graph, rules = app.store("{app_id}.rebuilt"), LoggedRules(app.bus.rules, rules_maker(Settings.load(unknown=[])))
+        lease = GraphsLease(app.bus.usage, app_id="shop", command="graphweft rebuild --swap")
+        async with contextlib.aclosing(graph):
+            work = Rebuild(AppLog(bus=app.bus, app_id="shop", live=store), graph, rules, lease=lease)
+            await work.begin(resume=False, swap=True)
+            await work.run()
+            with pytest.raises(BusUnavailable, match="has taken over the graphs of 'shop'"):
+                await work.swap()
+        assert await run(app, "MATCH (s:Stranger) RETURN s")
+        await app.emit("shop", range(40, 50))
+        await app.applied()  # the seals are lifted

@@ -13,10 +13,12 @@ import pytest_asyncio
 from tests.chaos.serial import Neo4jReference
 from tests.services.neo4j import Neo4jServer
 
+from graphweft_contracts import Fenced
 from graphweft_rules.cypher.query import parse
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.engine.plan.digest import read_digest
+from graphweft_workers.engine.plan.graph_marks import loading
 from graphweft_workers.ports.graph_store import START, Checkpoint, GraphStore, Write
 
 pytestmark = pytest.mark.integration
@@ -77,7 +79,7 @@ class Server:
             await self._clear()
             self.other = self.store
         assert (await self.other.progress("shop", 0)).checkpoint == START
-        await self.other.whole.load("shop", iter(lines))
+        await self.other.whole.load("shop", iter(lines), partition=0, mark=START)
         again = [line async for line in self.other.whole.dump("shop")]
         assert sorted(map(_properties, again)) == sorted(map(_properties, lines))
         return digest, self.other
@@ -114,6 +116,24 @@ async def server(request: pytest.FixtureRequest, url: str) -> AsyncIterator[Serv
 
 async def _read(store: GraphStore, text: str) -> Sequence[Sequence[Any]]:
     return (await store.read("shop", text, {}, timeout_s=120)).rows
+
+
+async def test_a_load_writes_only_under_its_own_mark(server: Server) -> None:
+    await server.write("CREATE (:A {t: $t})-[:KNOWS]->(:B)", {"t": "x"})
+    lines = [line async for line in server.store.whole.dump("shop")]
+    mark = loading()
+    if server.neo4j:
+        await server.store.whole.drop("shop")
+        server.other = server.store
+    other = server.other
+    await other.progress("shop", 0)
+    await other.apply("shop", 0, [Write(before=START, after=loading())])  # of another load
+    with pytest.raises(Fenced, match="partition 0 of app 'shop' was moved by another worker"):
+        await other.whole.load("shop", iter(lines), partition=0, mark=mark)
+    assert [line async for line in other.whole.dump("shop")] == []
+    now = (await other.progress("shop", 0)).checkpoint
+    await other.whole.load("shop", iter(lines[:2]), partition=0, mark=now)
+    assert len([line async for line in other.whole.dump("shop")]) == 2
 
 
 async def test_every_value_survives(server: Server) -> None:

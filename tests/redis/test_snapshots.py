@@ -6,19 +6,25 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any, override
 
 import pytest
 from tests.chaos.serial import Neo4jReference
-from tests.edges.test_cli import Call, call
+from tests.edges.test_cli import Call, call, clean_environment
 from tests.redis.test_as_of import MEMORIES, ORDERS, PastApp
 from tests.services.neo4j import Neo4jServer
 
+from graphweft_contracts import Fenced
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.falkordb.whole_graphs import FalkorDBGraphs
+from graphweft_workers.engine.plan.digest import read_digest
 from graphweft_workers.engine.plan.graph_marks import loading
 from graphweft_workers.ports.graph_store import START, Write
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.snapshots import make_restoring
 
 __all__ = ("call",)  # a fixture
 
@@ -165,9 +171,82 @@ async def test_a_rebuild_that_was_killed_in_a_load_begins_anew(app: Archived) ->
     async with contextlib.aclosing(FalkorDBStore(app.url, graph_template="mozaiks_{app_id}.rebuilt")) as store:
         partition = (await app.bus.partitions.layout()).partitions_of("shop")[0]
         await store.progress("shop", partition)
-        await store.apply("shop", partition, [Write(before=START, after=loading())])
-        await store.whole.load("shop", [b'["node",1,["Order"],{"id":"half"}]'])
+        mark = loading()
+        await store.apply("shop", partition, [Write(before=START, after=mark)])
+        await store.whole.load("shop", [b'["node",1,["Order"],{"id":"half"}]'], partition=partition, mark=mark)
     code, found = await app.rebuild("--app", "shop", "--resume", "--verify")
+    assert (code, found["same"], found["restored"] > 0) == (0, True, True), found
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_of_two_loads_at_once_one_is_whole_and_one_is_refused(
+    app: Archived, monkeypatch: pytest.MonkeyPatch, *, late: bool
+) -> None:
+    await app.lived()
+    await app.past(ORDERS, "--as-of", "0s")
+    stored = {file: file.read_bytes() for file in app.files()}
+    load, stopped, goes_on = FalkorDBGraphs.load, asyncio.Event(), asyncio.Event()
+    first: list[bool] = []
+
+    async def stops(self: FalkorDBGraphs, app_id: str, lines: Iterable[bytes], **more: Any) -> None:
+        if not first:  # the one that was taken for killed
+            first.append(True)
+            stopped.set()
+            await goes_on.wait()
+            await load(self, app_id, lines, **more)
+            return
+        if late:
+            await load(self, app_id, lines, **more)
+        goes_on.set()
+        with contextlib.suppress(Fenced):
+            await asyncio.shield(one)
+        if not late:
+            await load(self, app_id, lines, **more)
+
+    monkeypatch.setattr(FalkorDBGraphs, "load", stops)
+    settings = Settings.load(
+        bus_url=app.bus_url, graph_url=app.url, archive_url=str(app.archive), snapshot_events=app.every, unknown=[]
+    )
+    ends = dict.fromkeys((await app.bus.partitions.layout()).partitions_of("shop"))
+    async with contextlib.AsyncExitStack() as stack:
+        stores = [await stack.enter_async_context(contextlib.aclosing(app.store("{app_id}.two"))) for _ in range(2)]
+        sources = [make_restoring(settings, app.bus, each, "shop", pytest.fail) for each in stores]
+        assert sources[0] is not None
+        assert sources[1] is not None
+        one = asyncio.create_task(sources[0].restore(ends))
+        await stopped.wait()
+        await stores[1].whole.drop("shop")
+        assert await sources[1].restore(ends) > 0
+        with pytest.raises(Fenced):
+            await one
+        assert await app.read("shop", ORDERS, beside="{app_id}.two") == await app.read("shop", ORDERS)
+        digest = await read_digest(stores[1], "shop")
+        assert digest == await read_digest(await stack.enter_async_context(contextlib.aclosing(app.store())), "shop")
+    assert {file: file.read_bytes() for file in app.files()} == stored
+
+
+async def test_of_two_swaps_at_once_one_is_refused_and_the_graph_is_exact(app: Archived) -> None:
+    await app.lived()
+    await app.by_hand("shop", "REMOVE o.block")
+    live = await app.digest("shop")
+    await app.past(ORDERS, "--as-of", "0s")
+    environment = clean_environment(
+        GRAPHWEFT_BUS_URL=app.bus_url, GRAPHWEFT_GRAPH_URL=app.url, GRAPHWEFT_ARCHIVE_URL=str(app.archive),
+        GRAPHWEFT_SNAPSHOT_EVENTS=str(app.every),
+    )  # fmt: skip
+    command = (sys.executable, "-m", "graphweft_workers.cli", "rebuild", "--app", "shop", "--swap")
+    async with app.worker():
+        both = [
+            await asyncio.create_subprocess_exec(*command, env=environment, stderr=asyncio.subprocess.PIPE)
+            for _ in range(2)
+        ]
+        said = [(await each.communicate())[1].decode() for each in both]
+    codes = sorted(each.returncode or 0 for each in both)
+    assert codes in ([0, 1], [0, 2]), said  # 2: the first one had ended, and its graph from before is there
+    why = " ".join(said[0 if both[0].returncode else 1].split())
+    assert "works on the graphs of 'shop' since" in why or "`graphweft rollback` puts it back" in why, said
+    assert await app.digest("shop") == live
+    code, found = await app.rebuild("--app", "shop", "--verify", "--graph-template", "{app_id}.again")
     assert (code, found["same"], found["restored"] > 0) == (0, True, True), found
 
 

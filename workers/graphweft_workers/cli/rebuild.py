@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +34,7 @@ from graphweft_workers.wiring.snapshots import make_restoring
 
 if TYPE_CHECKING:
     from graphweft_rules import RuleSet
+    from graphweft_workers.replay.graphs_lease import GraphsLease
     from graphweft_workers.rule_sets.active_rules import LoggedRules
 
 BESIDE: Final = ".rebuilt"
@@ -135,7 +137,7 @@ async def rebuild(
             await refuse_wrong_queries(live, (*given.mutations, *given.injections))
         await check_to(bus, to)
         rules = logged_rules(settings, bus, without_lost=True)  # only the apps whose events need a lost one fail
-        work = _RebuildWork(settings, bus, live, rules, place, options, given, to)
+        work = _RebuildWork(settings, bus, live, rules, place, options, given, to, archive_only)
         if app is not None:
             return await _one(work, app, json=json)
         return await _all(work, json=json)
@@ -153,9 +155,26 @@ class _RebuildWork:
     options: RebuildOptions
     given: RuleSet | None
     to: To
+    archive_only: bool
 
     async def rebuild(self, app: str) -> RebuildReport:
-        """Rebuild one app's graph."""
+        """Rebuild one app's graph, while no other command makes or deletes one of the app."""
+        async with self._lease(app, "rebuild --swap" if self.options.swap else "rebuild") as lease:
+            return await self._rebuild(app, lease)
+
+    @contextlib.asynccontextmanager
+    async def _lease(self, app: str, command: str) -> AsyncGenerator[GraphsLease | None]:
+        """Hold the lease on the app's graphs; none without a bus."""
+        from graphweft_workers.replay.graphs_lease import GraphsLease
+
+        if self.archive_only:
+            yield None
+            return
+        lease = GraphsLease(self.bus.usage, app_id=app, command=f"graphweft {command}")
+        async with lease.held():
+            yield lease
+
+    async def _rebuild(self, app: str, lease: GraphsLease | None) -> RebuildReport:
         options = self.options
         place = self.place.of(self.settings, app)
         report = RebuildReport(
@@ -175,7 +194,9 @@ class _RebuildWork:
 
                 async def begun(*, resume: bool) -> Rebuild:
                     restoring = make_restoring(self.settings, self.bus, graph, app, warn)
-                    begun = Rebuild(log, graph, self.rules, given=self.given, tell=tell, restoring=restoring)
+                    begun = Rebuild(
+                        log, graph, self.rules, given=self.given, tell=tell, restoring=restoring, lease=lease
+                    )
                     await begun.begin(resume=resume, swap=options.swap)
                     return begun
 
@@ -220,7 +241,8 @@ class _RebuildWork:
 
     async def drop(self, app: str) -> str | None:
         """Delete the second graph of an app; return its name, or None if there was none."""
-        return await drop_second(self.place.of(self.settings, app), app, self.live, self.settings)
+        async with self._lease(app, "rebuild --drop"):
+            return await drop_second(self.place.of(self.settings, app), app, self.live, self.settings)
 
 
 async def _one(work: _RebuildWork, app: str, *, json: bool) -> int | None:

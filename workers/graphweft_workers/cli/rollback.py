@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.command_logs import set_up_command_logs
@@ -30,11 +32,16 @@ async def rollback(app: App, place: SecondPlace, data: Data = None, json: Json =
     set_up_command_logs(settings)
     report = RebuildReport(app=app, graph=other.graph_template.replace("{app_id}", app), swap=True, resumed=True)
     with replay_progress(app) as (tell, _):
-        async with running_app_log(settings, app) as log, running_graph(other, live=settings) as graph:
+        async with contextlib.AsyncExitStack() as stack:
+            log = await stack.enter_async_context(running_app_log(settings, app))
+            graph = await stack.enter_async_context(running_graph(other, live=settings))
+            from graphweft_workers.replay.graphs_lease import GraphsLease
             from graphweft_workers.replay.rebuild import Rebuild
 
+            lease = GraphsLease(log.bus.usage, app_id=app, command="graphweft rollback")
+            await stack.enter_async_context(lease.held())
             rules = logged_rules(settings, log.bus, without_lost=True)
-            work = Rebuild(log, graph, rules, tell=tell)
+            work = Rebuild(log, graph, rules, tell=tell, lease=lease)
             await work.begin(resume=True, swap=True, kept=True)
             report.gaps = work.gaps
             started = SYSTEM_CLOCK.monotonic()

@@ -314,10 +314,12 @@ class WholeGraphs(Protocol):
         """
         ...
 
-    async def load(self, app_id: str, lines: Iterable[bytes]) -> None:
+    async def load(self, app_id: str, lines: Iterable[bytes], *, partition: int, mark: Checkpoint) -> None:
         """Write what a store for servers of the same kind dumped. Nodes about the graph itself may be there.
 
-        It makes no indexes. If it is interrupted, a part is written.
+        Each query writes only while the checkpoint of ``partition`` is ``mark``; otherwise ``Fenced`` is raised, so two
+        loads with different marks never write to one graph. It makes no indexes. If it is interrupted, a part is
+        written.
         """
         ...
 

@@ -38,6 +38,7 @@ from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.purges import Purge, put_purge
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.graph_losses import find_losses, labels_of
+from graphweft_workers.replay.graphs_lease import GraphsLease
 from graphweft_workers.replay.matched_log import RulesReader
 from graphweft_workers.replay.rebuild import LogLost, Rebuild
 from graphweft_workers.replay.remains import (
@@ -100,6 +101,7 @@ class Erasure:
         self._timing = timing
         self._reader = ArchiveReader(blobs)
         self._state = ArchivedState(blobs)
+        self._lease: GraphsLease | None = None
         self._deleted = 0
         """Snapshots that were deleted."""
         self._number = 0
@@ -115,7 +117,11 @@ class Erasure:
         After an interruption a further call goes on. Raises ``BusUnavailable``, ``GraphUnavailable``,
         ``ArchiveUnavailable``, and ``InvalidSettings`` as ``Rebuild`` does.
         """
-        async with alone(self._blobs, self._subject.app_id, clock=self._clock, timing=self._timing.archive):
+        app_id, timing = self._subject.app_id, self._timing
+        self._lease = GraphsLease(
+            self._alone.usage, app_id=app_id, command="graphweft erase", clock=self._clock, timing=timing.replay
+        )
+        async with alone(self._blobs, app_id, clock=self._clock, timing=timing.archive), self._lease.held():
             return await self._run()
 
     async def _run(self) -> list[PlaceOfRemains]:
@@ -366,6 +372,8 @@ class Erasure:
     async def _erase_from_graph(self) -> PlaceOfRemains:
         app_id = self._subject.app_id
         found = await self._nodes()
+        if self._lease is not None:
+            await self._lease.check()
         for store in self._kept:
             await store.whole.drop(app_id)
         log = self._archived()
@@ -385,7 +393,9 @@ class Erasure:
                 "server makes the graph without the user; then delete this one",
             )  # fmt: skip
         await self._beside.whole.drop(app_id)
-        work = Rebuild(log, self._beside, self._rules, erasing=erasing, clock=self._clock, timing=self._timing)
+        work = Rebuild(
+            log, self._beside, self._rules, erasing=erasing, lease=self._lease, clock=self._clock, timing=self._timing
+        )
         await work.begin(resume=False, swap=True)
         await work.run()
         await work.swap()

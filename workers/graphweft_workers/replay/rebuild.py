@@ -29,6 +29,7 @@ from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.purges import Purge, purges_after, put_purge
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.graph_losses import GraphLosses
+from graphweft_workers.replay.graphs_lease import GraphsLease
 from graphweft_workers.replay.histories import replay_preludes
 from graphweft_workers.replay.missing_nodes import missing_nodes, node_keys
 from graphweft_workers.replay.replay import Replay, ReplayStep, failed_letters
@@ -80,15 +81,18 @@ class Rebuild:
         tell: Callable[[Mapping[int, ReplayStep]], None] = lambda _: None,
         restoring: SnapshotSource | None = None,
         erasing: int | None = None,
+        lease: GraphsLease | None = None,
         clock: Clock = SYSTEM_CLOCK,
         timing: Timing = TIMING,
     ) -> None:
         """``graph`` is the store of the new graph; ``tell`` gets the progress of all partitions after each batch.
 
         With ``given``, all events follow this rule set instead of ``rules``, the ones that the log activates, and no
-        ``restoring`` is used. ``erasing`` is for an erasure alone: ``Erasures.count`` when it has ended.
+        ``restoring`` is used. ``erasing`` is for an erasure alone: ``Erasures.count`` when it has ended. The caller
+        holds ``lease``; without one, as where only the archive is read, the graph alone refuses a second writer.
         """
         self._erasing = erasing
+        self._lease = lease
         self._clock = clock
         self._timing = timing
         self._log = log
@@ -238,6 +242,8 @@ class Rebuild:
 
         One from before an erasure may hold what was erased, and says so ever after.
         """
+        if self._lease is not None:
+            await self._lease.check()
         count = await self._count_erasures(swap=True)
         basis = await read_basis(self._live, self._app_id)
         if basis.erasures != count and not basis.older_than(await self._needed(), self._app_id):

@@ -29,6 +29,7 @@ from graphweft_workers.ports.dead_letters import all_letters, put_letters
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.app_log import AppLog
+from graphweft_workers.replay.graphs_lease import GraphsLease
 from graphweft_workers.replay.histories import replay_preludes
 from graphweft_workers.replay.replay import ReplayStep
 from graphweft_workers.rule_sets.active_rules import ActiveRules
@@ -145,6 +146,11 @@ class Restore:
         ``bus`` has the archive ``blobs`` behind it. Raises like ``check``, ``GraphDiffers``, and ``InvalidSettings`` if
         events of the app arrive meanwhile; then nothing of the app is left but these events.
         """
+        lease = GraphsLease(bus.usage, app_id=self._app_id, command="graphweft restore")
+        async with lease.held():
+            return await self._run(bus, blobs, lease)
+
+    async def _run(self, bus: Bus, blobs: BlobStore, lease: GraphsLease) -> RestoreResult:
         await self.check(bus, blobs)
         await preludes.begin(blobs, self._app_id, self._export.sha256)
         await self._graph.whole.drop(self._app_id)
@@ -169,10 +175,11 @@ class Restore:
             done = True
         finally:
             if not done:
-                await asyncio.shield(self._undo(blobs))
+                await asyncio.shield(self._undo(blobs, lease))
         return RestoreResult(events=restored.events, digest=restored.digest, dead_letters=len(letters), rules=rules)
 
-    async def _undo(self, blobs: BlobStore) -> None:
+    async def _undo(self, blobs: BlobStore, lease: GraphsLease) -> None:
+        await lease.check()  # what is there may be of the command that has taken over
         await self._graph.whole.drop(self._app_id)
         await preludes.remove(blobs, self._app_id)
 

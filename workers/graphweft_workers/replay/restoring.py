@@ -141,13 +141,16 @@ class SnapshotSource:
 
     async def _load(self, snapshot: Snapshot, lines: Iterable[bytes]) -> None:
         graph, app_id = self._graph, self._app_id
+        if not snapshot.progress:
+            raise InvalidSnapshot("it does not say how far its graph is")
+        mark = loading()
         for partition in snapshot.progress:
             await graph.progress(app_id, partition)
-            await self._move(partition, START, loading())
+            await self._move(partition, START, mark)
         await graph.prepare(app_id, snapshot.keys, snapshot.indexes)
-        await graph.whole.load(app_id, lines)
+        await graph.whole.load(app_id, lines, partition=min(snapshot.progress), mark=mark)
         for partition, progress in snapshot.progress.items():
-            await self._move(partition, loading(), progress.checkpoint, progress.note)
+            await self._move(partition, mark, progress.checkpoint, progress.note)
 
     async def _move(self, partition: int, before: Checkpoint, after: Checkpoint, note: str | None = None) -> None:
         await self._graph.apply(self._app_id, partition, [Write(before=before, after=after, note=note)])
@@ -212,11 +215,15 @@ class SnapshotSource:
             writer = SnapshotWriter()
             async for line in graph.whole.dump(app_id):
                 writer.add(line)
+            progress = {number: await graph.progress(app_id, number) for number in at}
+            if at != {number: each.checkpoint for number, each in progress.items()}:
+                self._give_up("no snapshots are taken: another command has changed the graph meanwhile")
+                return
             snapshot = Snapshot(
                 app_id=app_id,
                 key=self._key(self._reached, reached),
                 events=self._events,
-                progress={number: await graph.progress(app_id, number) for number in at},
+                progress=progress,
                 keys=keys | self._keys,
                 indexes=tuple(dict.fromkeys((*self._indexes, *indexes))),
             )

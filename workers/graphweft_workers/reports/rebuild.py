@@ -184,6 +184,13 @@ class RebuildReport:
             "The graphs differ. Something else than the rules has written to one, or a rule gives other results each "
             "time."
         )
+        if self.restored:
+            yield (
+                f"{counted(self.restored, 'event')} of the new graph came from a snapshot. To tell whether that is the "
+                "reason, delete the new graph and compare again with GRAPHWEFT_SNAPSHOT_EVENTS=0, which uses the log "
+                "alone. If the graphs are equal then, delete the app's files below `snapshots` in the archive: they "
+                "are made again."
+            )
 
     def warnings(self) -> Iterator[str]:
         """Yield what to know of the graph, whoever reads the result."""

@@ -289,6 +289,10 @@ class ArchiveTiming:
 class ReplayTiming:
     """Commands that replay the log."""
 
+    lease_beat_s: float = 1.0
+    """How often a command that has the graphs of an app gives a sign of life."""
+    lease_s: float = 10.0
+    """A command that gave none for this long was killed."""
     query_s: float = 60.0
     """Limit of a query: whole graphs are read, and nobody waits for an answer in a chat."""
     rest_s: float = 0.5

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.settings.settings import Settings
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.graph_store import GraphStore
     from graphweft_workers.replay.restoring import SnapshotSource
+
+_MADE_BY_ONE: Final = "one load at a time"
+"""Earlier snapshots do not count: two commands at once may have written to the graph of one."""
 
 
 def make_restoring(
@@ -41,6 +44,7 @@ def _code(settings: Settings) -> Iterator[str]:
     from graphweft_workers.features.episodes.ontologies import FOLDER
 
     yield metadata.version("graphweft")
+    yield _MADE_BY_ONE
     for feature in features(settings):
         for pack in feature.mutations():
             for each in pack.mutations:

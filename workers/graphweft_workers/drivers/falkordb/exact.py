@@ -14,8 +14,8 @@ from itertools import batched
 from typing import Any, Final, cast
 
 from graphweft_workers.drivers.falkordb.literals import header
-from graphweft_workers.drivers.falkordb.statements import quoted
-from graphweft_workers.ports.graph_store import NOT_DUMPED
+from graphweft_workers.drivers.falkordb.statements import GUARD, guard_values, quoted
+from graphweft_workers.ports.graph_store import NOT_DUMPED, Checkpoint
 
 type _Kind = str | tuple[_Kind | None, ...] | None
 """What a value needs to be made: nothing, a kind, or something for each item of a list."""
@@ -101,9 +101,13 @@ async def _edge_pages(ask: Ask, highest: int) -> AsyncIterator[str]:
             yield _EDGES.format(low=start, high=low + _PAGE)
 
 
-async def load(ask: Ask, lines: Iterable[bytes]) -> None:
-    """Write what ``dump`` has yielded. The graph may hold other nodes."""
+async def load(ask: Ask, lines: Iterable[bytes], *, partition: int, mark: Checkpoint) -> bool:
+    """Write what ``dump`` has yielded. The graph may hold other nodes.
+
+    Stop and return False when the checkpoint of ``partition`` is not ``mark``.
+    """
     ids: dict[int, int] = {}
+    values, guard = guard_values(partition, mark), f"{GUARD}WITH __gw LIMIT 1 UNWIND $__gw_rows AS row"
     for some in batched(map(json.loads, lines), _ROWS):
         nodes: dict[tuple[tuple[str, ...], _Shape], list[list[Any]]] = {}
         edges: dict[tuple[str, _Shape], list[list[Any]]] = {}
@@ -118,16 +122,21 @@ async def load(ask: Ask, lines: Iterable[bytes]) -> None:
         for (labels, shape), rows in nodes.items():
             name = "".join(f":{quoted(label)}" for label in labels)
             made = await ask(
-                f"{header({'__gw_rows': rows})}UNWIND $__gw_rows AS row CREATE (n{name}) {_set(shape, 1)} "
+                f"{header({'__gw_rows': rows}, given=values)}{guard} CREATE (n{name}) {_set(shape, 1)} "
                 "RETURN row[0], id(n)"
             )
+            if len(made) != len(rows):
+                return False
             ids.update((old[1], new[1]) for old, new in made)
         for (type, shape), rows in edges.items():
             there = [[ids[row[0]], ids[row[1]], *row[2:]] for row in rows]
-            await ask(
-                f"{header({'__gw_rows': there})}UNWIND $__gw_rows AS row MATCH (a) WHERE id(a) = row[0] "
-                f"MATCH (b) WHERE id(b) = row[1] CREATE (a)-[n:{quoted(type)}]->(b) {_set(shape, 2)}"
+            tied = await ask(
+                f"{header({'__gw_rows': there}, given=values)}{guard} MATCH (a) WHERE id(a) = row[0] "
+                f"MATCH (b) WHERE id(b) = row[1] CREATE (a)-[n:{quoted(type)}]->(b) {_set(shape, 2)} RETURN id(n)"
             )
+            if len(tied) != len(there):
+                return False
+    return True
 
 
 async def _refine(ask: Ask, source: str, found: dict[int, dict[str, Any]]) -> None:

@@ -22,7 +22,7 @@ from graphweft_workers.drivers.falkordb.literals import header, literal
 from graphweft_workers.ports.graph_store import Checkpoint, Write
 
 # The sum keeps indexes out, which earlier versions made: see ``index_repair``.
-_GUARD: Final = (
+GUARD: Final = (
     "MATCH (__gw:__Progress) WHERE __gw.partition + 0 = $__gw_partition AND "
     "__gw.pos = $__gw_pos AND __gw.plan = $__gw_plan AND __gw.done = $__gw_done "
 )
@@ -87,7 +87,7 @@ def guarded(partition: int, writes: Sequence[Write]) -> str:
     for number, write in enumerate(writes):
         batch_query = write.batch_query_for(FALKORDB)
         if write.query is None or batch_query is None:
-            return f"{header({}, given=values)}{_GUARD}{move}{_MOVED} RETURN __gw_moved"
+            return f"{header({}, given=values)}{GUARD}{move}{_MOVED} RETURN __gw_moved"
         _check_keys(batch_query.keys, write.rows)
         found = write.numbered_rows(batch_query.columns)
         if single:
@@ -129,7 +129,7 @@ def with_rule(query: Cypher, move: str = _MOVE) -> str:
     """
     text = _as_subquery(query.outline)
     if query.returns:
-        return f"{_GUARD}{move}{_MOVED} {_CALL}{text}\n}} RETURN count(*)"
+        return f"{GUARD}{move}{_MOVED} {_CALL}{text}\n}} RETURN count(*)"
     return _in_guard([text], move)
 
 
@@ -158,16 +158,23 @@ def _names(number: int, columns: Sequence[str]) -> list[str]:
 def _in_guard(subqueries: Sequence[str], move: str) -> str:
     # The line break ends a comment on a rule's last line.
     calls = " ".join([f"{_CALL}{text}\n}}" for text in subqueries])
-    return f"{_GUARD}{_CARRIED}{calls} {move}"
+    return f"{GUARD}{_CARRIED}{calls} {move}"
+
+
+def guard_values(partition: int, before: Checkpoint) -> str:
+    """Return the values of ``GUARD``, for ``header``: what follows it happens only at this checkpoint."""
+    return (
+        f"`__gw_partition`={partition} `__gw_pos`={literal(before.offset)} `__gw_plan`={literal(before.plan)} "
+        f"`__gw_done`={before.done} "
+    )
 
 
 def _moving(partition: int, writes: Sequence[Write]) -> tuple[str, str]:
     """Return the values, for ``header``, and the clause that move the checkpoint over writes."""
     before, after = writes[0].before, writes[-1].after
     values = (
-        f"`__gw_partition`={partition} `__gw_pos`={literal(before.offset)} `__gw_plan`={literal(before.plan)} "
-        f"`__gw_done`={before.done} `__gw_next_pos`={literal(after.offset)} `__gw_next_plan`={literal(after.plan)} "
-        f"`__gw_next_done`={after.done} "
+        f"{guard_values(partition, before)}`__gw_next_pos`={literal(after.offset)} "
+        f"`__gw_next_plan`={literal(after.plan)} `__gw_next_done`={after.done} "
     )
     note = next((write.note for write in reversed(writes) if write.note is not None), None)
     if note is None:
@@ -243,9 +250,9 @@ def placed(failure: QueryFailed, write: Write) -> QueryFailed:
 
     The text of a batch query differs from the rule's, so its place is dropped.
     """
-    around = len(_GUARD + _CARRIED + _CALL)
+    around = len(GUARD + _CARRIED + _CALL)
     if write.query is not None and write.query.returns:
-        around = len(f"{_GUARD}{_MOVE}{_MOVED} {_CALL}") + (len(_NOTE) if write.note is not None else 0)
+        around = len(f"{GUARD}{_MOVE}{_MOVED} {_CALL}") + (len(_NOTE) if write.note is not None else 0)
 
     def place(found: re.Match[str]) -> str:
         if not are_single((write,)):

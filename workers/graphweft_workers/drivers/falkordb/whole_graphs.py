@@ -14,7 +14,14 @@ from graphweft_workers.drivers.falkordb.errors import NO_GRAPH, translate
 from graphweft_workers.drivers.falkordb.exchange import exchange
 from graphweft_workers.drivers.falkordb.positions import FalkorDBPositions
 from graphweft_workers.drivers.falkordb.statements import LIST_CONSTRAINTS, LIST_SCHEMA_INDEXES, quoted, run_of
-from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, Checkpoint, Edge, Node, SchemaItem
+from graphweft_workers.ports.graph_store import (
+    INTERNAL_PREFIX,
+    Checkpoint,
+    Edge,
+    Node,
+    SchemaItem,
+    moved_by_another,
+)
 
 type Rows = Callable[[str, str, str], Awaitable[list[Any]]]
 """Returns all rows of a statement, raw: from an app, a command and the text."""
@@ -134,6 +141,8 @@ class FalkorDBGraphs:
         async for line in exact.dump(partial(self._rows, app_id, "GRAPH.RO_QUERY")):
             yield line
 
-    async def load(self, app_id: str, lines: Iterable[bytes]) -> None:
+    async def load(self, app_id: str, lines: Iterable[bytes], *, partition: int, mark: Checkpoint) -> None:
         """See ``WholeGraphs.load``."""
-        await exact.load(partial(self._rows, app_id, "GRAPH.QUERY"), lines)
+        ask = partial(self._rows, app_id, "GRAPH.QUERY")
+        if not await exact.load(ask, lines, partition=partition, mark=mark):
+            raise moved_by_another(app_id, partition)

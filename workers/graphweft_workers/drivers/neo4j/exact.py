@@ -16,7 +16,8 @@ from neo4j.time import Date, DateTime, Duration, Time
 from graphweft_contracts import QueryFailed
 from graphweft_workers.drivers.neo4j.dialect import quoted
 from graphweft_workers.drivers.neo4j.namespaces import LIVE, Namespace
-from graphweft_workers.ports.graph_store import NOT_DUMPED
+from graphweft_workers.drivers.neo4j.statements import properties as properties_of
+from graphweft_workers.ports.graph_store import NOT_DUMPED, Checkpoint
 
 type List = Callable[[str], AsyncIterator[list[Any]]]
 """Runs a query that only reads and yields its rows with the driver's own values."""
@@ -24,10 +25,15 @@ type Run = Callable[[str, dict[str, Any]], Awaitable[list[list[Any]]]]
 """Runs a query in a transaction of its own and returns its rows."""
 
 _ROWS: Final = 1_000
-_MAKE: Final = "UNWIND $rows AS row CREATE (n{labels}) SET n = row[1] RETURN row[0], elementId(n)"
+# The SET locks the checkpoint before it is compared, so that nobody deletes the graph before this has ended.
+_GUARD: Final = (
+    "MATCH (p:{progress} {{partition: $partition}}) SET p.partition = $partition "
+    "WITH p WHERE p.pos = $pos AND p.plan = $plan AND p.done = $done UNWIND $rows AS row "
+)
+_MAKE: Final = _GUARD + "CREATE (n{labels}) SET n = row[1] RETURN row[0], elementId(n)"
 _TIE: Final = (
-    "UNWIND $rows AS row MATCH (a) WHERE elementId(a) = row[0] MATCH (b) WHERE elementId(b) = row[1] "
-    "CREATE (a)-[e:{type}]->(b) SET e = row[2]"
+    _GUARD + "MATCH (a) WHERE elementId(a) = row[0] MATCH (b) WHERE elementId(b) = row[1] "
+    "CREATE (a)-[e:{type}]->(b) SET e = row[2] RETURN elementId(e)"
 )
 _POINTS: Final[dict[int, type[Point]]] = {
     4326: WGS84Point, 4979: WGS84Point, 7203: CartesianPoint, 9157: CartesianPoint,
@@ -59,9 +65,13 @@ async def dump(ask: List, space: Namespace = LIVE) -> AsyncIterator[bytes]:
         yield _line("edge", start, end, type, encoded(properties))
 
 
-async def load(run: Run, lines: Iterable[bytes], space: Namespace = LIVE) -> None:
-    """Write what ``dump`` has yielded. The graph may hold other nodes."""
+async def load(run: Run, lines: Iterable[bytes], space: Namespace = LIVE, *, partition: int, mark: Checkpoint) -> bool:
+    """Write what ``dump`` has yielded. The graph may hold other nodes.
+
+    Stop and return False when the checkpoint of ``partition`` is not ``mark``.
+    """
     ids: dict[str, str] = {}
+    progress, guard = quoted(space.label("__Progress")), {"partition": partition, **properties_of(mark)}
     for some in batched(map(json.loads, lines), _ROWS):
         nodes: dict[tuple[str, ...], list[list[Any]]] = {}
         edges: dict[str, list[list[Any]]] = {}
@@ -73,11 +83,16 @@ async def load(run: Run, lines: Iterable[bytes], space: Namespace = LIVE) -> Non
                 edges.setdefault(rest[2], []).append([rest[0], rest[1], values])
         for labels, rows in nodes.items():
             named = "".join(f":{quoted(each)}" for each in space.stored(labels))
-            made = await run(_MAKE.format(labels=named), {"rows": rows})
+            made = await run(_MAKE.format(progress=progress, labels=named), {"rows": rows, **guard})
+            if len(made) != len(rows):
+                return False
             ids.update((old, new) for old, new in made)
         for type, rows in edges.items():
             there = [[ids[start], ids[end], values] for start, end, values in rows]
-            await run(_TIE.format(type=quoted(type)), {"rows": there})
+            tied = await run(_TIE.format(progress=progress, type=quoted(type)), {"rows": there, **guard})
+            if len(tied) != len(there):
+                return False
+    return True
 
 
 def encoded(value: Any) -> Any:

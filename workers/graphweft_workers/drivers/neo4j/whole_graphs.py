@@ -28,7 +28,15 @@ from graphweft_workers.drivers.neo4j.statements import (
 )
 from graphweft_workers.drivers.neo4j.timing import Neo4jTiming
 from graphweft_workers.drivers.neo4j.values import number_of, plain
-from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, Checkpoint, Edge, Node, Refusal, SchemaItem
+from graphweft_workers.ports.graph_store import (
+    INTERNAL_PREFIX,
+    Checkpoint,
+    Edge,
+    Node,
+    Refusal,
+    SchemaItem,
+    moved_by_another,
+)
 
 _KINDS: Final = {
     "UNIQUENESS": "unique", "NODE_PROPERTY_UNIQUENESS": "unique", "RELATIONSHIP_UNIQUENESS": "unique",
@@ -165,7 +173,7 @@ class Neo4jGraphs:
         async for line in exact.dump(partial(self._listed, app_id), self._databases.space(app_id)):
             yield line
 
-    async def load(self, app_id: str, lines: Iterable[bytes]) -> None:
+    async def load(self, app_id: str, lines: Iterable[bytes], *, partition: int, mark: Checkpoint) -> None:
         """See ``WholeGraphs.load``."""
         graph = await self._databases.claimed(app_id)
 
@@ -173,7 +181,8 @@ class Neo4jGraphs:
             async with self._databases.session(graph, self._timing.listing_s) as session:
                 return await (await send(session, timed(statement, self._timing.listing_s), params)).values()
 
-        await exact.load(write, lines, self._databases.space(app_id))
+        if not await exact.load(write, lines, self._databases.space(app_id), partition=partition, mark=mark):
+            raise moved_by_another(app_id, partition)
 
     async def _listed(self, app_id: str, statement: str) -> AsyncIterator[list[Any]]:
         graph = await self._databases.graph(app_id)

@@ -8,6 +8,7 @@ loaded from a snapshot has a mark until it is whole.
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import replace
 from typing import Final
 from uuid import uuid4
@@ -35,8 +36,11 @@ def of_generation(checkpoint: Checkpoint, name: str | None = None) -> Checkpoint
 
 
 def loading() -> Checkpoint:
-    """Return the checkpoint of a graph that is loaded from a snapshot: until the end, it holds a part."""
-    return PARTIAL
+    """Return the checkpoint of a graph that one load fills from a snapshot: until the end, it holds a part.
+
+    No two loads have the same one, so that neither goes on in a graph that the other has begun.
+    """
+    return replace(PARTIAL, done=secrets.randbits(48))
 
 
 def is_loading(checkpoint: Checkpoint) -> bool:

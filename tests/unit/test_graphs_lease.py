@@ -1,0 +1,136 @@
+"""One command at a time makes, exchanges or deletes the graphs of an app."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.services.virtual_time import VIRTUAL
+from tests.unit.test_job_account import Kept
+
+from graphweft_contracts import BusUnavailable
+from graphweft_workers.replay.graphs_lease import LEASE, GraphsLease
+from graphweft_workers.support.timing import TIMING
+
+LEASE_S = TIMING.replay.lease_s
+
+
+def lease(kept: Kept, command: str = "graphweft rebuild", app_id: str = "shop") -> GraphsLease:
+    return GraphsLease(kept, app_id=app_id, command=command, clock=VIRTUAL)
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+async def test_a_second_command_is_refused_and_told_who_works_and_what_to_do(kept: Kept) -> None:
+    async with lease(kept).held():
+        with pytest.raises(BusUnavailable) as refused:
+            async with lease(kept, "graphweft erase").held():
+                pytest.fail("two at once")
+        assert "`graphweft rebuild` works on the graphs of 'shop' since 2026-01-" in str(refused.value)
+        assert "process " in str(refused.value)
+        assert "wait until it has ended, then give this command again" in str(refused.value)
+        async with lease(kept, app_id="shop_x").held():
+            pass
+    assert kept.found == {}
+    async with lease(kept).held():
+        pass
+
+
+async def test_of_commands_that_begin_at_once_one_works_at_a_time(kept: Kept) -> None:
+    working = most = done = 0
+
+    async def one() -> None:
+        nonlocal working, most, done
+        async with lease(kept).held():
+            working += 1
+            most = max(most, working)
+            await VIRTUAL.sleep(30.0)
+            working -= 1
+            done += 1
+
+    outcomes = await asyncio.gather(*(one() for _ in range(5)), return_exceptions=True)
+    assert (most, done) == (1, 1)
+    assert sum(isinstance(outcome, BusUnavailable) for outcome in outcomes) == 4
+    assert kept.found == {}
+
+
+@pytest.mark.parametrize("record", [b'{"command": "graphweft rebuild", "asks": false}', b"?"])
+async def test_a_killed_command_holds_the_next_one_up_for_the_lease_alone(kept: Kept, record: bytes) -> None:
+    kept.found[f"{LEASE}shop/0"] = record
+    begun = VIRTUAL.monotonic()
+    async with lease(kept).held():
+        assert LEASE_S <= VIRTUAL.monotonic() - begun <= LEASE_S + TIMING.replay.lease_beat_s
+        assert len(kept.found) == 1
+
+
+class Stalled(Kept):
+    """Records whose next write is done only when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stops = False
+        self.stopped, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def put(self, key: str, record: bytes | None) -> None:
+        if self.stops:
+            self.stops = False
+            self.stopped.set()
+            await self.goes_on.wait()
+        await super().put(key, record)
+
+
+@pytest.mark.parametrize("writes_again", [False, True])
+async def test_a_command_that_stood_still_for_too_long_is_ended(*, writes_again: bool) -> None:
+    records = Stalled()
+    first, ended = lease(records), asyncio.Event()
+
+    async def work() -> None:
+        async with first.held():
+            records.stops = True  # at its next sign of life
+            await ended.wait()
+
+    working = asyncio.create_task(work())
+    await records.stopped.wait()
+    async with lease(records, "graphweft erase").held():
+        with pytest.raises(BusUnavailable, match=r"`graphweft erase` .* has taken over the graphs of 'shop'"):
+            await first.check()
+        if writes_again:  # a write that was on its way puts the record of the first one back
+            records.goes_on.set()
+        else:
+            working.cancel()
+        outcome = (await asyncio.gather(working, return_exceptions=True))[0]
+        assert isinstance(outcome, BusUnavailable if writes_again else asyncio.CancelledError)
+        await VIRTUAL.sleep(5.0)
+    assert records.found == {}
+
+
+async def test_a_command_is_ended_though_the_one_that_took_over_has_ended_before() -> None:
+    records = Stalled()
+
+    async def work() -> None:
+        async with lease(records).held():
+            records.stops = True
+            await asyncio.Event().wait()
+
+    working = asyncio.create_task(work())
+    await records.stopped.wait()
+    async with lease(records, "graphweft erase").held():
+        pass
+    assert records.found == {}
+    records.goes_on.set()
+    with pytest.raises(BusUnavailable, match="another command has taken over the graphs of 'shop'"):
+        async with asyncio.timeout(30):
+            await working
+    assert records.found == {}
+
+
+async def test_a_bus_that_fails_for_a_moment_ends_nothing(kept: Kept) -> None:
+    async with lease(kept).held():
+        kept.refuses = True
+        await VIRTUAL.sleep(5.0)
+        kept.refuses = False
+        await VIRTUAL.sleep(5.0)
+    assert kept.found == {}

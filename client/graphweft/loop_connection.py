@@ -98,6 +98,8 @@ class LoopConnection:
         self._bus_unavailable = False
         self._causes = set[str]()
         """Why the bus is unavailable, as logged in this outage."""
+        self._cause = ""
+        """Why it was unavailable the last time."""
         self._closing = False
         self._keeper: asyncio.Task[None] | None = None
         if closes_with_loop:
@@ -245,7 +247,7 @@ class LoopConnection:
         return outcomes
 
     def _note_outage(self, error: Exception) -> None:
-        text = str(error)
+        text = self._cause = str(error)
         if text not in self._causes and len(self._causes) < _MOST_CAUSES:
             self._causes.add(text)
             if "`graphweft " in text:  # who refuses the events says what to do
@@ -349,8 +351,10 @@ class LoopConnection:
         """Count the events that are not sent as dropped."""
         if not self.outbox.count:
             return
-        logger.error("closed with %s not sent: the bus did not accept them", counted(self.outbox.count, "event"))
+        why = self._cause or "the bus did not accept them"
+        logger.error("closed with %s not sent: %s", counted(self.outbox.count, "event"), why)
         self._stats.dropped += self.outbox.count
         self._stats.buffered -= self.outbox.count
         for pending in self.outbox.pending():
+            pending.refusal = BusUnavailable(f"the client closed before it was sent: {why}")
             self.outbox.settle(pending, None)

@@ -331,7 +331,7 @@ class _Gateway:
         confirmed = [outcome for outcome in outcomes if isinstance(outcome, str)]
         refused = [outcome for outcome in outcomes if isinstance(outcome, Permanent)]
         positions = [outcome if isinstance(outcome, str) else None for outcome in outcomes]
-        if refused and None not in outcomes:
+        if refused and len(confirmed) + len(refused) == len(outcomes):
             logger.error("events_refused", app_id=app_id, events=len(refused), error=str(refused[0]))
             code = "partition-refused" if isinstance(refused[0], PartitionRefused) else "event-refused"
             raise Problem(507, code, f"{refused[0]}. Events with a position are on the bus", positions=positions)

@@ -16,6 +16,7 @@ from graphweft import tracing
 from graphweft.background_loop import renew_after_fork
 from graphweft.loop_connection import ClientStats, LoopConnection, SendingLimits
 from graphweft.outbox import EncodedEvent, PendingEvent
+from graphweft.refusal_log import RefusalLog
 from graphweft.time_limit import time_limit
 from graphweft.timing import CLIENT_TIMING, DEFAULT_BUDGET_MS, ClientTiming
 from graphweft.token_bucket import TokenBucket
@@ -146,6 +147,7 @@ class Client:
             bytes=_bucket("max_bytes_per_s", max_bytes_per_s, clock),
         )
         self._closed = False
+        self._refusals = RefusalLog(logger)
         self.stats = ClientStats()
 
     @property
@@ -206,13 +208,12 @@ class Client:
         outcomes = await self.emit_each(events, wait_s=wait_s)
         return [outcome if isinstance(outcome, str) else None for outcome in outcomes]
 
-    async def emit_each(
-        self, events: Sequence[Event | EncodedEvent], *, wait_s: float = 1.0
-    ) -> list[Outcome | None]:
+    async def emit_each(self, events: Sequence[Event | EncodedEvent], *, wait_s: float = 1.0) -> list[Outcome | None]:
         """Do the same as ``emit_all``, and return an error for each event that is not sent; None for one that waits.
 
         The error of an event that is refused for good is an ``InvalidEvent`` or a ``PartitionRefused``. It is a
-        ``BusUnavailable`` if the buffer has no room for the events, or the client is closed. Events that are encoded already (``client_messages.encoded_event``) take no time of the event loop for it.
+        ``BusUnavailable`` if the buffer has no room for the events, or the client is closed. Events that are encoded
+        already (``client_messages.encoded_event``) take no time of the event loop for it.
         """
         with tracing.sending(events, self._system):
             taken = self._accept(events)
@@ -512,8 +513,8 @@ class Client:
             if found is None:
                 transport, self._unused = self._unused or self._make_transport(), None
                 found = LoopConnection(
-                    transport, limits=self._limits, stats=self.stats, closes_with_loop=self._is_own,
-                    clock=self._clock, timing=self._timing,
+                    transport, limits=self._limits, stats=self.stats, refusals=self._refusals,
+                    closes_with_loop=self._is_own, clock=self._clock, timing=self._timing,
                 )  # fmt: skip
                 for ended in [each for each in self._connections if each.is_closed()]:
                     found.take_over(self._connections.pop(ended))
@@ -543,7 +544,7 @@ class Client:
             why = CLOSED if self._closed else _ONE_LOOP
             self.stats.rejected += len(events)
             for event in events:
-                logger.warning("event %s is not sent: %s", getattr(event, "id", None), why)
+                self._refusals.note(getattr(event, "id", None), why)
             return [BusUnavailable(why)] * len(events)
         taken = [self._taken(event) for event in events]
         fresh = [each for each in taken if isinstance(each, PendingEvent)]
@@ -568,14 +569,14 @@ class Client:
             return PendingEvent(event_id=event.id, outgoing=outgoing, size=size)
         except InvalidEvent as error:
             self.stats.rejected += 1
-            logger.error("event %s is not sent: %s", event.id, error)
+            self._refusals.note(event.id, error)
             return error
         except Exception as error:  # noqa: BLE001 - encoding may run user code; the turn continues
             self.stats.rejected += 1
             if (fault := self._no_event(event)) is not None:
-                logger.error("an event is not sent: %s", fault)
+                self._refusals.note("without an id", fault)
                 return InvalidEvent(fault)
-            logger.error("event %s cannot be encoded as JSON and is not sent: %s", getattr(event, "id", None), error)
+            self._refusals.note(getattr(event, "id", None), f"it cannot be encoded as JSON: {error}")
             return InvalidEvent("the event cannot be encoded as JSON")
 
 

@@ -25,8 +25,6 @@ class PartitionQueue:
     bytes: int = 0
     held: bool = False
     """Whether the partition takes no events for now. Then its queue is sent apart from the others."""
-    refused: int = 0
-    """Events that the partition refused since it took one."""
     refusal: str = ""
     """Why it refused the last one."""
 

@@ -21,6 +21,7 @@ from graphweft.background_loop import renew_after_fork
 from graphweft.client import Client
 from graphweft.loop_connection import ClientStats
 from graphweft.outbox import EncodedEvent
+from graphweft.refusal_log import RefusalLog
 from graphweft.timing import CLIENT_TIMING, DEFAULT_BUDGET_MS
 from graphweft.transport import CLOSED, Outcome
 from graphweft_contracts import BusUnavailable, ContextReply, Event
@@ -87,6 +88,7 @@ class SyncClient:
             max_events_per_s=max_events_per_s,
             max_bytes_per_s=max_bytes_per_s,
         )
+        self._refusals = RefusalLog(logger)
         self._lock = threading.Lock()
         renew_after_fork(self, threading.Lock)
         self._closed = False
@@ -147,7 +149,7 @@ class SyncClient:
         if not runs:
             self.stats.rejected += len(events)
             for event in events:
-                logger.warning("event %s is not sent: %s", getattr(event, "id", None), CLOSED)
+                self._refusals.note(getattr(event, "id", None), CLOSED)
             return closed
         return self._run(lambda client: client.emit_each(events, wait_s=wait_s), closed)
 

@@ -22,13 +22,15 @@ IDS = {"app_id": "shop", "chat_id": "c1", "workflow_name": "Sales"}
 class Forbidding:
     """A gateway whose token may not send the events."""
 
+    detail = FORBIDDEN
+
     async def append(self, events: Sequence[Outgoing]) -> list[str]:
         if events:
             raise InvalidEvent(FORBIDDEN)
         return []
 
     async def request(self, request: ContextRequest) -> ContextReply:
-        return ContextReply(id=request.id, reason="invalid_request", detail=FORBIDDEN)
+        return ContextReply(id=request.id, reason="invalid_request", detail=self.detail)
 
     async def aclose(self) -> None:
         pass
@@ -109,3 +111,14 @@ async def test_hooks_log_an_invalid_event_once(caplog: pytest.LogCaptureFixture)
         await hooks.on_event("tool.call_complete", {}, {})
     await hooks.aclose()
     assert len(lines(caplog)) == 1
+
+
+def test_a_refused_token_has_one_next_step_that_names_something(caplog: pytest.LogCaptureFixture) -> None:
+    bus = Forbidding()
+    bus.detail = "the gateway answers 401: no-token; `graphweft token new --app APP` makes a token"
+    adapter = Adapter(Client(transport=bus), budget_ms=60_000)
+    adapter.start_turn(IDS, "Planner")
+    assert adapter.context(IDS, "Planner").reason == "invalid_request"
+    adapter.close()
+    [line] = [record.getMessage() for record in caplog.records if "no-token" in record.getMessage()]
+    assert line.endswith("makes a token)")

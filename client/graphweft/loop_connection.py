@@ -347,10 +347,10 @@ class LoopConnection:
         """Count the events that are not sent as dropped."""
         if not self.outbox.count:
             return
-        why = self._cause or "the bus did not accept them"
-        logger.error("closed with %s not sent: %s", counted(self.outbox.count, "event"), why)
+        why = f" ({self._cause})" if self._cause else ""
+        logger.error("closed with %s not sent: the bus did not accept them%s", counted(self.outbox.count, "event"), why)
         self._stats.dropped += self.outbox.count
         self._stats.buffered -= self.outbox.count
         for pending in self.outbox.pending():
-            pending.refusal = BusUnavailable(f"the client closed before it was sent: {why}")
+            pending.refusal = BusUnavailable(f"the client closed before it was sent{why}")
             self.outbox.settle(pending, None)

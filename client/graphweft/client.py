@@ -16,18 +16,19 @@ from graphweft import tracing
 from graphweft.background_loop import renew_after_fork
 from graphweft.loop_connection import ClientStats, LoopConnection, SendingLimits
 from graphweft.outbox import EncodedEvent, PendingEvent
+from graphweft.refusal_log import RefusalLog
 from graphweft.time_limit import time_limit
 from graphweft.timing import CLIENT_TIMING, DEFAULT_BUDGET_MS, ClientTiming
 from graphweft.token_bucket import TokenBucket
 from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
-from graphweft_contracts.errors import InvalidEvent, InvalidSettings, PartitionRefused
+from graphweft_contracts.errors import BusUnavailable, InvalidEvent, InvalidSettings
 
 if TYPE_CHECKING:
     # The models take most of the time of an import. The class does not need them, only a client does.
     from typing_extensions import Self, Unpack
 
-    from graphweft.transport import Transport
+    from graphweft.transport import Outcome, Transport
     from graphweft.turns import Turn, Turns
     from graphweft_contracts.context import ContextReply, ContextRequest
     from graphweft_contracts.events import Event
@@ -146,6 +147,7 @@ class Client:
             bytes=_bucket("max_bytes_per_s", max_bytes_per_s, clock),
         )
         self._closed = False
+        self._refusals = RefusalLog(logger)
         self.stats = ClientStats()
 
     @property
@@ -206,12 +208,12 @@ class Client:
         outcomes = await self.emit_each(events, wait_s=wait_s)
         return [outcome if isinstance(outcome, str) else None for outcome in outcomes]
 
-    async def emit_each(
-        self, events: Sequence[Event | EncodedEvent], *, wait_s: float = 1.0
-    ) -> list[str | InvalidEvent | PartitionRefused | None]:
-        """Do the same as ``emit_all``, and return an error in place of None for each event that is refused for good.
+    async def emit_each(self, events: Sequence[Event | EncodedEvent], *, wait_s: float = 1.0) -> list[Outcome | None]:
+        """Do the same as ``emit_all``, and return an error for each event that is not sent; None for one that waits.
 
-        Events that are encoded already (``client_messages.encoded_event``) take no time of the event loop for it.
+        The error of an event that is refused for good is an ``InvalidEvent`` or a ``PartitionRefused``. It is a
+        ``BusUnavailable`` if the buffer has no room for the events, or the client is closed. Events that are encoded
+        already (``client_messages.encoded_event``) take no time of the event loop for it.
         """
         with tracing.sending(events, self._system):
             taken = self._accept(events)
@@ -513,8 +515,8 @@ class Client:
             if found is None:
                 transport, self._unused = self._unused or self._make_transport(), None
                 found = LoopConnection(
-                    transport, limits=self._limits, stats=self.stats, closes_with_loop=self._is_own,
-                    clock=self._clock, timing=self._timing,
+                    transport, limits=self._limits, stats=self.stats, refusals=self._refusals,
+                    closes_with_loop=self._is_own, clock=self._clock, timing=self._timing,
                 )  # fmt: skip
                 for ended in [each for each in self._connections if each.is_closed()]:
                     found.take_over(self._connections.pop(ended))
@@ -536,17 +538,25 @@ class Client:
         """Return whether the caller gave the transport and another event loop uses it, so that this one must not."""
         return not self._is_own and self._unused is None and asyncio.get_running_loop() not in self._connections
 
-    def _accept(self, events: Sequence[Event | EncodedEvent]) -> list[PendingEvent | InvalidEvent | None]:
-        """Put the events into the outbox, all or none; return them, or an error or None for one that is refused."""
+    def _accept(self, events: Sequence[Event | EncodedEvent]) -> list[PendingEvent | InvalidEvent | BusUnavailable]:
+        """Put the events into the outbox, all or none; return them, or an error for one that is not taken."""
         if self._closed or self._is_of_another_loop():
-            why = "the client is closed" if self._closed else _ONE_LOOP
+            from graphweft.transport import CLOSED
+
+            why = CLOSED if self._closed else _ONE_LOOP
             self.stats.rejected += len(events)
             for event in events:
-                logger.warning("event %s is not sent: %s", getattr(event, "id", None), why)
-            return [None] * len(events)
+                self._refusals.note(getattr(event, "id", None), why)
+            return [BusUnavailable(why)] * len(events)
         taken = [self._taken(event) for event in events]
         fresh = [each for each in taken if isinstance(each, PendingEvent)]
-        return [*taken] if self._connected().add(fresh) else [None] * len(events)
+        if self._connected().add(fresh):
+            return [*taken]
+        full = (
+            f"the buffer of {self._limits.buffer} events or {self._limits.buffer_bytes} bytes is full: send it again "
+            "when the bus takes events"
+        )
+        return [each if isinstance(each, InvalidEvent) else BusUnavailable(full) for each in taken]
 
     def _positions(self, events: Sequence[Event]) -> list[asyncio.Future[str | None] | None]:
         """Put the events into the outbox; return their positions, None for one that is refused."""
@@ -561,14 +571,14 @@ class Client:
             return PendingEvent(event_id=event.id, outgoing=outgoing, size=size)
         except InvalidEvent as error:
             self.stats.rejected += 1
-            logger.error("event %s is not sent: %s", event.id, error)
+            self._refusals.note(event.id, error)
             return error
         except Exception as error:  # noqa: BLE001 - encoding may run user code; the turn continues
             self.stats.rejected += 1
             if (fault := self._no_event(event)) is not None:
-                logger.error("an event is not sent: %s", fault)
+                self._refusals.note("without an id", fault)
                 return InvalidEvent(fault)
-            logger.error("event %s cannot be encoded as JSON and is not sent: %s", getattr(event, "id", None), error)
+            self._refusals.note(getattr(event, "id", None), f"it cannot be encoded as JSON: {error}")
             return InvalidEvent("the event cannot be encoded as JSON")
 
 
@@ -576,8 +586,8 @@ def _is_held(pending: PendingEvent) -> bool:
     return pending.queue is not None and pending.queue.held
 
 
-def _known(taken: PendingEvent | InvalidEvent | None) -> str | InvalidEvent | PartitionRefused | None:
-    """Return what is known of an event by now; None for one that waits, or was dropped."""
+def _known(taken: PendingEvent | InvalidEvent | BusUnavailable) -> Outcome | None:
+    """Return what is known of an event by now; None for one that waits."""
     if not isinstance(taken, PendingEvent):
         return taken
     return (taken.position.result() if taken.position.done() else None) or taken.refusal

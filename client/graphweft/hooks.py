@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from graphweft.argument_checks import check_app, check_budget, check_max_tokens
 from graphweft.client import Client
 from graphweft.json_copy import json_copy
+from graphweft.refusal_log import RefusalLog
 from graphweft_contracts import Event, wire
 from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.bounded_dict import BoundedDict
@@ -84,6 +85,7 @@ class GraphInjectionHooks:
             check_budget(budget_ms)
         check_max_tokens(max_tokens)
         self._client = client or Client()
+        self._refusals = RefusalLog(logger)
         self._fixed = {"app_id": app_id, "chat_id": chat_id, "workflow_name": workflow_name, "user_id": user_id}
         self._budget_ms = budget_ms
         self._max_tokens = max_tokens
@@ -152,7 +154,7 @@ class GraphInjectionHooks:
                 source=self._source,
             )
         except ValidationError as error:
-            logger.error("event %s violates the contract and is not sent: %s", event, wire.explain(error))
+            self._refusals.note(event, f"it violates the contract: {wire.explain(error)}")
             return
         except Exception:  # user code of a context variable; the turn continues
             logger.exception("the context or data of event %s cannot be read, so it is not sent", event)

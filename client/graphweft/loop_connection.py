@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from graphweft.outbox import Outbox, PartitionQueue, PendingEvent
+from graphweft.refusal_log import RefusalLog
 from graphweft.time_limit import time_limit
 from graphweft.timing import ClientTiming
 from graphweft.token_bucket import TokenBucket
@@ -27,8 +28,6 @@ logger = logging.getLogger("graphweft.client")
 
 _BATCH: Final = 500
 """Events per round trip. A larger batch gains nothing and delays the confirmation of its first event."""
-_LOG_EVERY: Final = 1_000
-"""Of the events that one partition refuses, every so many are logged."""
 _MOST_CAUSES: Final = 10
 """Limit of the warnings of one outage."""
 _LAST_CLOSE_S: Final = 1.0
@@ -72,6 +71,7 @@ class LoopConnection:
         *,
         limits: SendingLimits,
         stats: ClientStats,
+        refusals: RefusalLog,
         closes_with_loop: bool,
         clock: Clock,
         timing: ClientTiming,
@@ -85,6 +85,7 @@ class LoopConnection:
         )
         self._limits = limits
         self._stats = stats
+        self._refusals = refusals
         self._clock = clock
         self._timing = timing
         self._pacing = False
@@ -96,6 +97,8 @@ class LoopConnection:
         self._bus_unavailable = False
         self._causes = set[str]()
         """Why the bus is unavailable, as logged in this outage."""
+        self._cause = ""
+        """Why it was unavailable the last time."""
         self._closing = False
         self._keeper: asyncio.Task[None] | None = None
         if closes_with_loop:
@@ -244,7 +247,7 @@ class LoopConnection:
         return outcomes
 
     def _note_outage(self, error: Exception) -> None:
-        text = str(error)
+        text = self._cause = str(error)
         if text not in self._causes and len(self._causes) < _MOST_CAUSES:
             self._causes.add(text)
             if "`graphweft " in text:  # who refuses the events says what to do
@@ -323,19 +326,14 @@ class LoopConnection:
                 self._limits.events.take(1)
             if self._limits.bytes is not None:
                 self._limits.bytes.take(pending.size)
-            if queue is not None:
-                queue.refused = 0
+            if queue is not None and queue.refusal:
+                self._refusals.clear(queue.refusal)
                 queue.refusal = ""
         elif not isinstance(outcome, BusUnavailable):
             self._stats.rejected += 1
             pending.refusal = outcome
-            if isinstance(outcome, InvalidEvent) or queue is None:
-                logger.error("event %s is not sent: %s", pending.event_id, outcome)
-            else:
-                if queue.refused % _LOG_EVERY == 0:
-                    before = f", nor {queue.refused} before it" if queue.refused else ""
-                    logger.error("event %s is not sent%s: %s", pending.event_id, before, outcome)
-                queue.refused += 1
+            self._refusals.note(pending.event_id, outcome)
+            if isinstance(outcome, PartitionRefused) and queue is not None:
                 queue.refusal = str(outcome)
         self._stats.buffered -= not pending.settled
         self.outbox.settle(pending, outcome if isinstance(outcome, str) else None)
@@ -347,8 +345,10 @@ class LoopConnection:
         """Count the events that are not sent as dropped."""
         if not self.outbox.count:
             return
-        logger.error("closed with %s not sent: the bus did not accept them", counted(self.outbox.count, "event"))
+        why = f" ({self._cause})" if self._cause else ""
+        logger.error("closed with %s not sent: the bus did not accept them%s", counted(self.outbox.count, "event"), why)
         self._stats.dropped += self.outbox.count
         self._stats.buffered -= self.outbox.count
         for pending in self.outbox.pending():
+            pending.refusal = BusUnavailable(f"the client closed before it was sent{why}")
             self.outbox.settle(pending, None)

@@ -2,6 +2,11 @@
 
 Remembering and erasing publish events. The chat of an event is the first of ``thread_id``, ``user_id``, ``agent_id``
 and ``application_id`` that the scope has; events of one chat keep their order. Erasing uses the chat of the user.
+
+A call that writes returns when the bus has its events. If they are refused for good, it raises the reason, an
+``InvalidEvent`` or a ``PartitionRefused``; if the buffer has no room or the client is closed, ``BusUnavailable``. An
+event that waits for the bus is the position None of ``remember``, ``update`` and ``pin``. ``forget`` and ``erase_user``
+raise ``BusUnavailable`` for it: nobody should take it for done.
 """
 
 from __future__ import annotations
@@ -25,10 +30,24 @@ from graphweft.chat_formats.parts import read_content
 from graphweft.client import Client
 from graphweft.searching import faults, make_scope
 from graphweft.sync import SyncClient
-from graphweft_contracts import ContextReply, Event, MemoryErase, MemoryMessage, MemoryScope, MemoryUpdate, Transient
+from graphweft.transport import Outcome
+from graphweft_contracts import (
+    BusUnavailable,
+    ContextReply,
+    Event,
+    InvalidEvent,
+    MemoryErase,
+    MemoryMessage,
+    MemoryScope,
+    MemoryUpdate,
+    PartitionRefused,
+    Permanent,
+    Transient,
+)
 from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.memory import MEMORY_ROLES, SCOPES, derived_id, unknown_field
+from graphweft_contracts.plurals import counted
 from graphweft_contracts.search import Fill, IndexType, MemoryFilters, Searched, WithoutEmbedder, query_text
 
 _C = TypeVar("_C", bound=Client | SyncClient)
@@ -57,6 +76,12 @@ _PAGE: Final = 1_000
 _FORGETTING: Final = ("tags", "metadata", "since", "until")
 """The filters of what is to be forgotten."""
 _FORGETTABLE: Final = frozenset({"memory", "statement"})
+_REMEMBERED: Final = "the messages are not remembered"
+_CHANGED: Final = "the memory is not changed"
+_ERASED: Final = "the memories of the user are not erased"
+_WHETHER_ERASED: Final = "the memories of the user are erased"
+_REFUSALS: Final = frozenset({"disabled", "invalid_request"})
+"""Reasons why the same listing has no answer later either."""
 _Rows = list[dict[str, Any]]
 
 
@@ -198,11 +223,37 @@ class _Memories(Generic[_C]):
             "after": self._position if self._read_own_writes else None,
         }
 
-    def _written(self, *positions: str | None) -> str | None:
-        for position in positions:
-            if position is not None:
-                self._position = position
-        return positions[-1] if positions else None
+    def _written(self, outcomes: Sequence[Outcome | None], fault: str) -> str | None:
+        """Return the position of the last event, None while it waits. Raises the error of an event that is not sent."""
+        positions = [outcome for outcome in outcomes if isinstance(outcome, str)]
+        if positions:
+            self._position = positions[-1]
+        for kind in (PartitionRefused, InvalidEvent, BusUnavailable):  # what is refused for good comes first
+            for outcome in outcomes:
+                if isinstance(outcome, kind):
+                    raise kind(f"{fault}: {outcome}")
+        return None if None in outcomes or not positions else positions[-1]
+
+    def _deleted(self, outcomes: Sequence[Outcome | None], fault: str, question: str) -> str:
+        """Do the same, and raise ``BusUnavailable`` for events that wait: they must not look like a success."""
+        position = self._written(outcomes, fault)
+        if position is None:
+            raise BusUnavailable(
+                f"it is not known whether {question}: the bus has not confirmed it in time. It is sent as soon as the "
+                "bus takes it; call again until it is confirmed"
+            )
+        return position
+
+    def _forgets(self, outcomes: Sequence[Outcome | None], events: Sequence[Event]) -> None:
+        """Raise an error, as ``_deleted`` does, unless the bus has all events that forget memories."""
+        sizes = [len(event.data["memory_ids"]) for event in events]
+        left = sum(size for size, outcome in zip(sizes, outcomes, strict=True) if not isinstance(outcome, str))
+        some = f"{left} of {counted(sum(sizes), 'memory', 'memories')}"
+        if left:
+            is_one = "is" if left == 1 else "are"
+            self._deleted(outcomes, f"{some} {is_one} not forgotten", f"{some} {is_one} forgotten")
+        else:
+            self._written(outcomes, "")
 
     def _listed(
         self, limit: int, budget_ms: int | None, of: Searched, filters: MemoryFilters
@@ -262,7 +313,7 @@ class MemoryClient(_Memories[Client]):
         metadata: Mapping[str, Any] | None = None,
         wait_s: float = 1.0,
     ) -> str | None:
-        """Publish the messages to remember as one event; return its position as ``Client.emit`` does.
+        """Publish the messages to remember as one event; return its position, or None while it waits for the bus.
 
         A message is a map or an object with ``role``, ``text`` or ``content`` (a text, or parts of which some have
         text), and optionally ``message_id``, ``author_name``, ``time``, ``tags`` and ``metadata``. The call's ``time``,
@@ -274,13 +325,14 @@ class MemoryClient(_Memories[Client]):
 
         Raises ``ValueError``, and sends nothing, if ``messages`` is not a list, if a map has a field that memory does
         not keep (None counts as absent), or while the scope has no thread id. Other faults of a message are logged,
-        without its text.
+        without its text, and None is returned. Raises ``InvalidEvent`` or ``PartitionRefused`` if the event is refused
+        for good, and ``BusUnavailable`` if it is not kept either.
         """
         event = self._remembered(messages, time, tags, metadata)
         if event is None:
             return None
         with _changing(event):
-            return self._written(await self._client.emit(event, wait_s=wait_s))
+            return self._written(await self._client.emit_each([event], wait_s=wait_s), _REMEMBERED)
 
     async def recall(
         self,
@@ -323,7 +375,7 @@ class MemoryClient(_Memories[Client]):
     async def get(self, memory_id: str, *, budget_ms: int | None = None) -> dict[str, Any] | None:
         """Return a record of the scope by its id: a memory, fact, preference or summary; None if there is none.
 
-        Raises ``Transient`` without an answer.
+        Raises ``Transient`` without an answer, and ``Permanent`` if it is refused.
         """
         found = await self.list(limit=1, of="all", budget_ms=budget_ms, ids=[memory_id])
         return found[0] if found else None
@@ -338,7 +390,8 @@ class MemoryClient(_Memories[Client]):
     ) -> _Rows:
         """Return the latest records of the scope that pass the filters of ``recall``, at most ``limit``.
 
-        Earlier ones follow with ``until``, the ``timestamp`` of the last row. Raises ``Transient`` without an answer.
+        Earlier ones follow with ``until``, the ``timestamp`` of the last row. Raises ``Transient`` without an answer,
+        and ``Permanent`` if it is refused.
         """
         query, options = self._listed(limit, budget_ms, of, filters)
         return _rows(await self._client.search(query, **options))
@@ -355,17 +408,17 @@ class MemoryClient(_Memories[Client]):
         time: datetime | None = None,
         wait_s: float = 1.0,
     ) -> str | None:
-        """Change a memory of the scope: what is not given stays. Return the event's position as ``Client.emit`` does.
+        """Change a memory of the scope: what is not given stays. Return a position, and raise, as ``remember`` does.
 
         A new ``text`` (or ``content``) holds from ``time`` on, by default now. A search ``as_of`` an earlier time finds
         what the memory said before. A ``pinned`` memory is in each block with the latest rows, and is never summarized
         or forgotten by age or number. Raises ``ValueError`` if the scope has no such memory, or nothing changes, and
-        ``Transient`` without an answer.
+        the errors of ``get``.
         """
         changes = _changes(text, content, tags=tags, metadata=metadata, pinned=pinned, time=time)
         event = self._updated(await self.get(memory_id), memory_id, changes)
         with _changing(event):
-            return self._written(await self._client.emit(event, wait_s=wait_s))
+            return self._written(await self._client.emit_each([event], wait_s=wait_s), _CHANGED)
 
     async def pin(self, memory_id: str, *, pinned: bool = True, wait_s: float = 1.0) -> str | None:
         """Pin a memory, or with ``pinned=False`` unpin it. See ``update``."""
@@ -377,9 +430,10 @@ class MemoryClient(_Memories[Client]):
         """Forget memories of the scope, with all that they said before: by ids, by filters of ``recall``, or both.
 
         An id may also be that of a statement that is left of a forgotten memory: all that are left of it go. Return the
-        ids of those that were found and told to be forgotten, of an empty list of ids none. Facts, preferences and
-        summaries from them stay. Raises ``ValueError`` without ids and filters, for an empty filter, and for
-        ``any_of``, which is none; and ``Transient`` without an answer.
+        ids of those that were found, of an empty list of ids none, when the bus has the events that forget them. Facts,
+        preferences and summaries from them stay. Raises ``ValueError`` without ids and filters, for an empty filter,
+        and for ``any_of``, which is none; the errors of ``list``; and those of ``erase_user``, which say how many of
+        the memories are not forgotten.
         """
         of, wanted = _forgetting(memory_ids, filters)
         forgotten: dict[str, None] = {}
@@ -387,24 +441,26 @@ class MemoryClient(_Memories[Client]):
             forgotten.update(dict.fromkeys(some))
             events = self._forgotten(await self.list(limit=_PAGE, of=of, ids=some))
             with tracing.changing_memory("delete_memory", self._app_id, len(some)):
-                self._written(*await self._client.emit_all(events, wait_s=wait_s))
+                self._forgets(await self._client.emit_each(events, wait_s=wait_s), events)
         return tuple(forgotten)
 
     @takes_synonyms
     async def erase_user(
         self, user_id: str | None = None, *, before: datetime | None = None, wait_s: float = 1.0
-    ) -> str | None:
+    ) -> str:
         """Erase the memories of a user, by default the scope's: all that the log has before the erasure.
 
         With ``before``, only what the log took up to this time. The times of events do not count.
 
-        This covers all scopes of the app, and every later replay. Returns the position as ``Client.emit`` does. The
-        event log and the dead letters keep the texts until they are trimmed. Raises ``ValueError`` without a user, and
-        for a ``before`` that lies in the future or has no time zone.
+        This covers all scopes of the app, and every later replay. Returns the position of the event when the bus has
+        it. The event log and the dead letters keep the texts until they are trimmed. Raises ``ValueError`` without a
+        user, and for a ``before`` that lies in the future or has no time zone; ``InvalidEvent`` or
+        ``PartitionRefused`` if the erasure is refused for good; and ``BusUnavailable`` if the bus does not confirm it
+        within ``wait_s``. Then it may still be sent.
         """
         event = self._erased(user_id, before)
         with _changing(event):
-            return self._written(await self._client.emit(event, wait_s=wait_s))
+            return self._deleted(await self._client.emit_each([event], wait_s=wait_s), _ERASED, _WHETHER_ERASED)
 
 
 def _same_parameters(
@@ -431,7 +487,7 @@ class SyncMemoryClient(_Memories[SyncClient]):
         if event is None:
             return None
         with _changing(event):
-            return self._written(self._client.emit(event, wait_s=wait_s))
+            return self._written(self._client.emit_each([event], wait_s=wait_s), _REMEMBERED)
 
     @_same_parameters(MemoryClient.recall)
     def recall(self, query: str | Iterable[Any] = "", **options: Any) -> ContextReply:
@@ -471,7 +527,7 @@ class SyncMemoryClient(_Memories[SyncClient]):
         changes = _changes(text, content, tags=tags, metadata=metadata, pinned=pinned, time=time)
         event = self._updated(self.get(memory_id), memory_id, changes)
         with _changing(event):
-            return self._written(self._client.emit(event, wait_s=wait_s))
+            return self._written(self._client.emit_each([event], wait_s=wait_s), _CHANGED)
 
     def pin(self, memory_id: str, *, pinned: bool = True, wait_s: float = 1.0) -> str | None:
         """See ``MemoryClient.pin``."""
@@ -487,24 +543,26 @@ class SyncMemoryClient(_Memories[SyncClient]):
             forgotten.update(dict.fromkeys(some))
             events = self._forgotten(self.list(limit=_PAGE, of=of, ids=some))
             with tracing.changing_memory("delete_memory", self._app_id, len(some)):
-                self._written(*self._client.emit_all(events, wait_s=wait_s))
+                self._forgets(self._client.emit_each(events, wait_s=wait_s), events)
         return tuple(forgotten)
 
     @takes_synonyms
-    def erase_user(
-        self, user_id: str | None = None, *, before: datetime | None = None, wait_s: float = 1.0
-    ) -> str | None:
+    def erase_user(self, user_id: str | None = None, *, before: datetime | None = None, wait_s: float = 1.0) -> str:
         """See ``MemoryClient.erase_user``."""
         event = self._erased(user_id, before)
         with _changing(event):
-            return self._written(self._client.emit(event, wait_s=wait_s))
+            return self._deleted(self._client.emit_each([event], wait_s=wait_s), _ERASED, _WHETHER_ERASED)
 
 
 def _rows(reply: ContextReply) -> _Rows:
-    """Return the rows of a reply. Raises ``Transient`` if there is no answer, or one without own writes."""
+    """Return the rows of a reply.
+
+    Raises ``Permanent`` for a refusal, and ``Transient`` if there is no answer, or one without own writes.
+    """
     if "search" not in reply.injected:
         why = reply.missing[0] if reply.missing else reply
-        raise Transient(f"the memories were not read ({why.reason}): {why.detail}")
+        kind = Permanent if why.reason in _REFUSALS else Transient
+        raise kind(f"the memories were not read ({why.reason}): {why.detail}")
     if reply.stale_by is not None:
         raise Transient("the graph does not hold yet what was written before: call again, or give a larger budget_ms")
     return reply.results

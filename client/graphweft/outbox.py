@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from graphweft.transport import Outgoing
-    from graphweft_contracts import Event, InvalidEvent, Layout, PartitionRefused
+    from graphweft_contracts import BusUnavailable, Event, InvalidEvent, Layout, PartitionRefused
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -25,8 +25,6 @@ class PartitionQueue:
     bytes: int = 0
     held: bool = False
     """Whether the partition takes no events for now. Then its queue is sent apart from the others."""
-    refused: int = 0
-    """Events that the partition refused since it took one."""
     refusal: str = ""
     """Why it refused the last one."""
 
@@ -63,7 +61,8 @@ class PendingEvent:
     size: int
     position: asyncio.Future[str | None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """None if the bus will not have the event."""
-    refusal: InvalidEvent | PartitionRefused | None = None
+    refusal: InvalidEvent | PartitionRefused | BusUnavailable | None = None
+    """Why the bus will not have it."""
     number: int = 0
     """Its place in the order of all events."""
     queue: PartitionQueue | None = None

@@ -20,9 +20,11 @@ from typing_extensions import Self
 from graphweft.background_loop import renew_after_fork
 from graphweft.client import Client
 from graphweft.loop_connection import ClientStats
+from graphweft.outbox import EncodedEvent
+from graphweft.refusal_log import RefusalLog
 from graphweft.timing import CLIENT_TIMING, DEFAULT_BUDGET_MS
-from graphweft.transport import CLOSED
-from graphweft_contracts import ContextReply, Event
+from graphweft.transport import CLOSED, Outcome
+from graphweft_contracts import BusUnavailable, ContextReply, Event
 from graphweft_contracts.argument_names import takes_synonyms
 
 P = ParamSpec("P")
@@ -86,6 +88,7 @@ class SyncClient:
             max_events_per_s=max_events_per_s,
             max_bytes_per_s=max_bytes_per_s,
         )
+        self._refusals = RefusalLog(logger)
         self._lock = threading.Lock()
         renew_after_fork(self, threading.Lock)
         self._closed = False
@@ -136,14 +139,19 @@ class SyncClient:
 
     def emit_all(self, events: Sequence[Event], *, wait_s: float = 1.0) -> list[str | None]:
         """See ``Client.emit_all``."""
+        return [each if isinstance(each, str) else None for each in self.emit_each(events, wait_s=wait_s)]
+
+    def emit_each(self, events: Sequence[Event | EncodedEvent], *, wait_s: float = 1.0) -> list[Outcome | None]:
+        """See ``Client.emit_each``."""
+        closed: list[Outcome | None] = [BusUnavailable(CLOSED)] * len(events)
         with self._lock:
             runs = self._runs()
         if not runs:
             self.stats.rejected += len(events)
             for event in events:
-                logger.warning("event %s is not sent: the client is closed", getattr(event, "id", None))
-            return [None] * len(events)
-        return self._run(lambda client: client.emit_all(events, wait_s=wait_s), [None] * len(events))
+                self._refusals.note(getattr(event, "id", None), CLOSED)
+            return closed
+        return self._run(lambda client: client.emit_each(events, wait_s=wait_s), closed)
 
     context = _blocking(Client.context, _closed)
     search = _blocking(Client.search, _closed)

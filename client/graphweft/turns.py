@@ -229,10 +229,17 @@ class Turns:
                 if event is None:
                     continue
                 [position] = self._accept([event])
-                if position is not None:
-                    self._positions.note(each.chat, position)
+                if position is None:
+                    self._sender.count("refused")
+                    continue
+                position.add_done_callback(self._count_refusal)
+                self._positions.note(each.chat, position)
         except Exception as error:  # noqa: BLE001 - the agent continues
             self._sender.failed("a turn", error)
+
+    def _count_refusal(self, position: asyncio.Future[str | None]) -> None:
+        if not position.cancelled() and position.result() is None:
+            self._sender.count("refused")
 
 
 def _of_this_loop(position: asyncio.Future[str | None] | None) -> asyncio.Future[str | None] | None:

@@ -229,6 +229,8 @@ async def test_a_workflow_that_is_not_allowed_is_refused_on_each_way(url: str, a
                 assert "may not use its workflow" in spans.json()["partialSuccess"]["errorMessage"]
                 assert reply["reason"] == "no_rules"
                 assert "Shared" not in reply["detail"].replace(f"'{workflow}'", "")
+                of_token = name == "limited" and workflow != "Theirs"
+                assert ("in the file of tokens is Mine, Theirs" in reply["detail"]) == of_token
         search = {"text": "t", "memory": {"user_id": "u"}}
         assert (await asked("limited", "Unknown", search=search))["reason"] == "timeout", "a search uses no rules"
         assert (await send(gateway, "limited", event("note.made"))).status_code == 202, "no workflow is no foreign one"

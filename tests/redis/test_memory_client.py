@@ -24,7 +24,16 @@ from tests.services.rules import rule_set
 from graphweft import Client, ContextReply, Event, MemoryClient, MemoryScope, SyncClient, SyncMemoryClient
 from graphweft.memory import add_event, chat_of
 from graphweft.transport import Outgoing, encoded
-from graphweft_contracts import ContextRequest, MemoryAdd, MemoryMessage, SearchQuery, Transient, channels, wire
+from graphweft_contracts import (
+    BusUnavailable,
+    ContextRequest,
+    MemoryAdd,
+    MemoryMessage,
+    SearchQuery,
+    Transient,
+    channels,
+    wire,
+)
 from graphweft_contracts.memory import memory_id
 from graphweft_contracts.prompt_text import inside
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
@@ -740,10 +749,11 @@ def test_the_synchronous_clients_do_the_same(url: str) -> None:
             assert texts(memories.recall("tea", index_type="fulltext")) == ["I like tea"]
             found = client.search([said("tea?")], memory=memories.scope, index_type="fulltext", after=position)
             assert texts(found) == ["I like tea"]
-            memories.erase_user()
+            memories.erase_user(wait_s=CONFIRMED_S)
             assert texts(memories.recall("tea")) == []
         assert client.search("x", memory=USER).reason == "bus_unavailable"
-        assert memories.remember([said("late")]) is None
+        with pytest.raises(BusUnavailable, match="the client is closed"):
+            memories.remember([said("late")])
     finally:
         stop.set()
         serving.join()

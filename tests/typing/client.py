@@ -100,11 +100,11 @@ async def memories(client: Client, sync: SyncClient, messages: list[dict[str, st
     assert_type(both.scope, MemoryScope)
     assert_type(await both.remember(messages), str | None)
     assert_type(await both.recall("dogs", index_type="vector", budget_ms=100), ContextReply)
-    assert_type(await both.erase_user(), str | None)
+    assert_type(await both.erase_user(), str)
     alone = SyncMemoryClient(sync, scope_to_per_operation_thread_id=True)
     assert_type(alone.remember(messages, wait_s=0.5), str | None)
     assert_type(alone.recall(messages), ContextReply)
-    assert_type(alone.erase_user("u1"), str | None)
+    assert_type(alone.erase_user("u1"), str)
     await client.search("dogs", index_type="graph")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await client.search("dogs", "chunks")  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
     MemoryClient(sync, user_id="u1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

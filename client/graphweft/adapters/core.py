@@ -35,7 +35,7 @@ from graphweft.client import Client
 from graphweft.loop_connection import ClientStats
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft.timing import CLIENT_TIMING, DEFAULT_BUDGET_MS, AdapterTiming
-from graphweft_contracts import ContextReply
+from graphweft_contracts import BusUnavailable, ContextReply, InvalidEvent, PartitionRefused
 from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -580,6 +580,9 @@ class Adapter:
     async def _guard(self, work: Callable[[Client], Coroutine[Any, Any, _T]]) -> _T | None:
         try:
             return await work(self._client)
+        except (InvalidEvent, PartitionRefused, BusUnavailable):  # an event that is not sent, which the client logs
+            self._sender.count("refused")
+            return None
         except Exception as error:  # noqa: BLE001 - the loop continues
             self._sender.failed("submitted work", error)
             return None

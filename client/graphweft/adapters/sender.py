@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,8 +18,9 @@ from pydantic import ValidationError
 from graphweft.adapters.events import CONTEXT_REQUEST
 from graphweft.adapters.turn_book import Chat, EmittedEvent
 from graphweft.json_copy import json_copy
+from graphweft.refusal_log import RefusalLog
 from graphweft.timing import CLIENT_TIMING, AdapterTiming
-from graphweft.transport import with_bus_step
+from graphweft.transport import Outcome, with_bus_step
 from graphweft_contracts import ContextReply, Event, ReasonCode, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
@@ -54,7 +55,7 @@ _NEXT_STEPS: Final[Mapping[ReasonCode, str]] = {
 class EventClient(Protocol):
     """What is used of a ``Client``."""
 
-    async def emit(self, event: Event, *, wait_s: float = ...) -> str | None:
+    async def emit_each(self, events: Sequence[Event], *, wait_s: float = ...) -> list[Outcome | None]:
         """See ``Client``."""
         ...
 
@@ -80,7 +81,10 @@ class AdapterStats:
     """Counts of callbacks and requests. ``ClientStats`` counts what happens to the published events."""
 
     published: int = 0
-    """Events passed to the client."""
+    """Events passed to the client, of which ``refused`` were not sent."""
+    refused: int = 0
+    """Events that the bus or the gateway refuses for good, or for which the client has no room, as far as that was
+    known within some seconds. The log names each reason once, and ``ClientStats`` counts all."""
     dropped: int = 0
     """Events dropped because the adapter's thread was too slow, or after the adapter was closed."""
     withheld: int = 0
@@ -88,7 +92,7 @@ class AdapterStats:
     redaction_failures: int = 0
     """Events and requests that were not sent because the redaction hook raised, or returned no mapping."""
     invalid: int = 0
-    """Events that violate the contract; the log names the field."""
+    """Events that violate the contract; the log names each faulty field once."""
     unplaced: int = 0
     """Callbacks without an app_id or chat_id."""
     asked: int = 0
@@ -129,6 +133,7 @@ class Sender:
         self._read_own_writes = read_own_writes
         self._counting = threading.Lock()
         self._warned: set[Hashable] = set()
+        self._refusals = RefusalLog(logger)
         self.stats = AdapterStats()
 
     def publish(self, emitted: EmittedEvent, time: datetime, position: Future[str | None]) -> None:
@@ -137,8 +142,10 @@ class Sender:
         if event is None:
             position.set_result(None)
             return
-        emitting = asyncio.get_running_loop().create_task(self._client.emit(event, wait_s=self._timing.confirm_s))
-        emitting.add_done_callback(partial(_settle, position))
+        emitting = asyncio.get_running_loop().create_task(
+            self._client.emit_each([event], wait_s=self._timing.confirm_s)
+        )
+        emitting.add_done_callback(partial(self._settle, position))
 
     def event_of(self, emitted: EmittedEvent, time: datetime) -> Event | None:
         """Return the event to send, which is counted, or None if it is invalid or withheld."""
@@ -160,13 +167,21 @@ class Sender:
             )
         except ValidationError as error:
             self.count("invalid")
-            logger.error("event %s violates the contract and is not sent: %s", emitted.type, wire.explain(error))
+            self._refusals.note(emitted.type, f"it violates the contract: {wire.explain(error)}")
             return None
         except Exception as error:  # noqa: BLE001 - the loop continues
             self.failed("publish", error)
             return None
         self.count("published")
         return event
+
+    def _settle(self, position: Future[str | None], emitting: asyncio.Task[list[Outcome | None]]) -> None:
+        """Set the position of an event, None if it is not known, and count a refusal."""
+        done = not emitting.cancelled() and emitting.exception() is None
+        [outcome] = emitting.result() if done else [None]
+        if isinstance(outcome, Exception):
+            self.count("refused")
+        position.set_result(outcome if isinstance(outcome, str) else None)
 
     async def ask(
         self,
@@ -302,15 +317,11 @@ def _with_next_step(reason: ReasonCode, detail: str) -> str:
     """Return the detail with the next step for the operator."""
     if reason == "bus_unavailable":
         return with_bus_step(detail)
-    step = "" if "embedder is required" in detail else _NEXT_STEPS.get(reason, "")  # the responder says what to do
+    names_step = "embedder is required" in detail or (reason == "invalid_request" and "`graphweft " in detail)
+    step = "" if names_step else _NEXT_STEPS.get(reason, "")
     return "; ".join(filter(None, (detail, step)))
 
 
 def no_context(reason: ReasonCode, detail: str) -> ContextReply:
     """Return an empty reply."""
     return ContextReply(id=uuid4().hex, reason=reason, detail=detail, partial=True)
-
-
-def _settle(position: Future[str | None], emitting: asyncio.Task[str | None]) -> None:
-    done = not emitting.cancelled() and emitting.exception() is None
-    position.set_result(emitting.result() if done else None)

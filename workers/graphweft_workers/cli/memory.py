@@ -295,7 +295,10 @@ async def memory_forget(
     ]
     await publish_events(settings, events, options)
     unknown = [memory_id for memory_id in given if memory_id not in known]
-    forgotten = f"{counted(len(known), 'memory is', 'memories are')} forgotten. {_STAYS}"
+    if options.wait:
+        forgotten = f"{counted(len(known), 'memory is', 'memories are')} forgotten. {_STAYS}"
+    else:
+        forgotten = f"The workers will forget {counted(len(known), 'memory', 'memories')}. {_STAYS}"
     said = [forgotten if known else "nothing is forgotten"]
     if wanted and len(given) == MOST_RESULTS:
         said.append(f"There may be more: a command takes {MOST_RESULTS:,}, so call it again")

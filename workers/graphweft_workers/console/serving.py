@@ -61,12 +61,16 @@ def _socket(host: str, port: int, listener: int | None) -> Generator[socket.sock
         yield given
 
 
+def _read_tokens(path: Path) -> Tokens:
+    return read_tokens(path, "console_tokens")
+
+
 class _ConsoleTokens:
     """The tokens of the file, and the operator's of the settings."""
 
     def __init__(self, settings: Settings) -> None:
         path: Path | None = settings.console_tokens
-        self.file = None if path is None else WatchedFile(path, read_tokens, gone=NO_TOKENS)
+        self.file = None if path is None else WatchedFile(path, _read_tokens, gone=NO_TOKENS)
         secret = settings.console_token
         self._own: tuple[AccessToken, ...] = ()
         if secret is not None:

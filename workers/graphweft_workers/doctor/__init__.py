@@ -35,7 +35,7 @@ from graphweft_workers.support.timing import TIMING
 from graphweft_workers.wiring import connections
 from graphweft_workers.wiring import features as jobs
 from graphweft_workers.wiring.apps import apps_of_graphs
-from graphweft_workers.wiring.archive_state import archive_state
+from graphweft_workers.wiring.archive_state import ArchiveState, archive_state
 from graphweft_workers.wiring.connections import make_archive, make_bus, make_graph
 from graphweft_workers.wiring.consolidation import make_summariser
 from graphweft_workers.wiring.embedder import make_embedder, with_default_embedder
@@ -126,12 +126,27 @@ def check_python(version: str, build: PythonBuild) -> Check:
 
 
 def _files(settings: Settings) -> list[Check]:
-    """Say which of the files of tokens and policies are faulty."""
+    """Say which of the files of tokens and policies are faulty, and which are not looked at."""
     advice = "correct the file; running processes keep its earlier content, and new ones do not start"
-    return [
-        *(Check(name=name, state="fail", found=text, advice=advice) for name, text in file_faults(settings).items()),
-        *_tokens(settings),
+    faults = [
+        Check(name=name, state="fail", found=_without_name(name, text), advice=advice)
+        for name, text in file_faults(settings).items()
     ]
+    return [*faults, _looked_at(settings), *_tokens(settings)]
+
+
+def _without_name(name: str, fault: str) -> str:
+    """Return a fault of a file without the name of the setting, which is that of the check."""
+    return "\n".join(line.removeprefix(f"{name}: ") for line in fault.splitlines())
+
+
+def _looked_at(settings: Settings) -> Check:
+    """Say which files of tokens and policies are read here: a running process may have others."""
+    paths = {name: getattr(settings, name) for name in ("gateway_tokens", "console_tokens", "apps")}
+    read = [f"{name} is {path}" for name, path in paths.items() if path is not None]
+    unset = [f"GRAPHWEFT_{name.upper()}" for name, path in paths.items() if path is None]
+    said = read + [f"not set here, so not looked at: {', '.join(unset)}"] * bool(unset)
+    return Check(name="files", state="ok", found="; ".join(said))
 
 
 def _tokens(settings: Settings, clock: Clock = SYSTEM_CLOCK) -> list[Check]:
@@ -487,6 +502,16 @@ async def _archive(settings: Settings) -> list[Check]:
         longest = min(waits, key=lambda each: each.since)
         found = f"{state.text()}; worker {longest.worker} archives nothing since {longest.since}: {longest.reason}"
         return [Check(name="archive", state="fail", found=found, advice=_NOT_ARCHIVED)]
+    found, advice = state.text(), _archive_advice(settings, state, partitions)
+    if state.enabled and not settings.archives:
+        found += f"; in {settings.archive}, where an erasure keeps the log, too. The bus keeps what is new"
+    if state.breaks:  # a fault that stays, whatever else there is
+        return [Check(name="archive", state="fail", found=found, advice=_BROKEN)]
+    return [Check(name="archive", state="warn" if advice else "ok", found=found, advice=advice)]
+
+
+def _archive_advice(settings: Settings, state: ArchiveState, partitions: Sequence[PartitionStatus]) -> str:
+    """Return what to do for the archive. An archive that no setting names, as an erasure leaves it, needs no role."""
     idle = sum(each.owner is None for each in partitions)
     advice = ""
     if state.error:
@@ -499,11 +524,9 @@ async def _archive(settings: Settings) -> list[Check]:
             advice += "; archive the log before (GRAPHWEFT_ARCHIVE_URL, `graphweft run archive`)"
     elif state.to_rebuild:
         advice = f"run `graphweft rebuild --app {state.to_rebuild[0]} --swap`, and the same for each other app"
-    elif state.behind and idle:
+    elif state.behind and idle and settings.archives:
         advice = f"start `graphweft run archive`: nobody archives {idle} of {counted(len(partitions), 'partition')}"
-    if state.breaks:  # a fault that stays, whatever else there is
-        return [Check(name="archive", state="fail", found=state.text(), advice=_BROKEN)]
-    return [Check(name="archive", state="warn" if advice else "ok", found=state.text(), advice=advice)]
+    return advice
 
 
 async def _clocks(settings: Settings) -> list[Check]:

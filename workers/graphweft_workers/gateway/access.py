@@ -43,6 +43,16 @@ class RequestRights:
         allowed = self.token.workflows
         return (allowed is None or workflow in allowed) and self.app_may_use(self.app_id, workflow)
 
+    def other_workflow(self, workflow: str) -> str | None:
+        """Return why the token itself may not name a workflow; None if its list has it. It shows nothing of others."""
+        allowed = self.token.workflows
+        if allowed is None or workflow in allowed:
+            return None
+        return (
+            f"the token may not use the workflow {workflow!r}: its list `workflows` in the file of tokens is "
+            f"{', '.join(sorted(allowed)) or 'empty'}. Name one of these, or ask the operator to add it there"
+        )
+
     def check_events(self, events: Sequence[Event], place: Callable[[int, str], Fault]) -> None:
         """Raise ``Problem`` when the token may not publish all events. ``place`` maps number and attribute to a place.
 

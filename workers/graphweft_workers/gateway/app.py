@@ -262,7 +262,8 @@ class _Gateway:
                 fault = {"pointer": "#/app_id", "detail": "remove it, or name the app of the token"}
                 raise Problem(403, "other-app", "the token belongs to another app", faults=[fault])
             if question.search is None and not access.may_use(question.workflow):
-                return Response(_no_rules(question.workflow).model_dump_json(), media_type=JSON)
+                detail = access.other_workflow(question.workflow) or no_rules(question.workflow)
+                return Response(_no_rules(detail).model_dump_json(), media_type=JSON)
             given: dict[str, Any] = {name: getattr(question, name) for name in ContextQuestion.model_fields}
             given["app_id"] = app_id
             reply = await self.client.context(**given)
@@ -330,7 +331,7 @@ class _Gateway:
         confirmed = [outcome for outcome in outcomes if isinstance(outcome, str)]
         refused = [outcome for outcome in outcomes if isinstance(outcome, Permanent)]
         positions = [outcome if isinstance(outcome, str) else None for outcome in outcomes]
-        if refused and None not in outcomes:
+        if refused and len(confirmed) + len(refused) == len(outcomes):
             logger.error("events_refused", app_id=app_id, events=len(refused), error=str(refused[0]))
             code = "partition-refused" if isinstance(refused[0], PartitionRefused) else "event-refused"
             raise Problem(507, code, f"{refused[0]}. Events with a position are on the bus", positions=positions)
@@ -400,9 +401,9 @@ class _Gateway:
             )  # fmt: skip
 
 
-def _no_rules(workflow: str) -> ContextReply:
+def _no_rules(detail: str) -> ContextReply:
     """Return the reply that a responder gives for a workflow that the app may not use, or that does not exist."""
-    return ContextReply(id=uuid4().hex, context_id=uuid4().hex, reason="no_rules", detail=no_rules(workflow))
+    return ContextReply(id=uuid4().hex, context_id=uuid4().hex, reason="no_rules", detail=detail)
 
 
 def _encoded(events: Sequence[Event]) -> list[EncodedEvent]:

@@ -86,16 +86,16 @@ def sha256_of(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def read_tokens(path: Path) -> Tokens:
+def read_tokens(path: Path, setting: str = "gateway_tokens") -> Tokens:
     """Read ``tokens: [{sha256: …, app_id: …, name: …, roles: […], …}]``. Raises ``InvalidSettings`` with each fault.
 
-    An empty list is valid: no token is.
+    An empty list is valid: no token is. ``setting`` names the file, for errors.
     """
-    entries = read_model(path, _File, setting="gateway_tokens", form=_FORM, holds_secrets=True).tokens
+    entries = read_model(path, _File, setting=setting, form=_FORM, holds_secrets=True).tokens
     digests = [entry.sha256.lower() for entry in entries]
     if twice := next((number for number, digest in enumerate(digests) if digest in digests[:number]), None):
         place = place_in(path, "tokens", twice)
-        raise InvalidSettings(f"gateway_tokens: {place}: tokens.{twice}: duplicate of an earlier token: remove one")
+        raise InvalidSettings(f"{setting}: {place}: tokens.{twice}: duplicate of an earlier token: remove one")
     return Tokens([entry.token for entry in entries])
 
 

@@ -13,7 +13,7 @@ from graphweft import Client, MemoryClient
 from graphweft.adapters.user_message import message_variables
 from graphweft.memory import ForgottenMemory, UnknownMemory
 from graphweft.searching import faults
-from graphweft_contracts import ContextReply, MemoryScope, ReasonCode, Transient
+from graphweft_contracts import BusUnavailable, ContextReply, MemoryScope, Permanent, ReasonCode, Transient
 from graphweft_contracts.prompt_text import enclose, harmless
 from graphweft_contracts.search import EMBEDDED, READ, MemoryFilters
 from graphweft_workers.mcp.access import McpScope
@@ -59,6 +59,12 @@ _MORE_TOKENS: Final = "there was no room for it: give a larger `max_tokens`, or 
 _MAX_FAULTS: Final = 1_000
 """Characters about invalid arguments. Their names come from the caller and can have any length."""
 _UNKNOWN: Final = "there is no memory with this id: memory_list shows the ids"
+_REFUSED: Final = f"this was refused, and is not done: {_OPERATOR}"
+_NOT_WRITTEN: Final = f"this was not taken, and is not remembered: {_LATER}"
+_NOT_KNOWN: Final = (
+    "it is not known whether these memories are forgotten: this is not confirmed yet. Do not say that they are; "
+    "memory_list shows later which are left, and this tool may be called again"
+)
 _NOT_SENT: Final = "a memory that was added before is not on the bus yet, so no search can find it yet"
 
 
@@ -114,9 +120,15 @@ class Tools:
                 f"{_faults(error)}. {name} takes {takes}; app and scope are the operator's: correct it and call again"
             )
             return ToolAnswer(text=text, error=True)
+        except BusUnavailable as error:  # an event that is not sent, or not confirmed
+            logger.warning("not_written", tool=name, detail=str(error))
+            return ToolAnswer(text=_NOT_KNOWN if name == "memory_forget" else _NOT_WRITTEN, error=True)
         except Transient as error:
             logger.warning("no_answer", tool=name, detail=str(error))
             return ToolAnswer(text=_TEXTS["timeout"], error=True)
+        except Permanent as error:
+            logger.error("refused", tool=name, detail=str(error))
+            return ToolAnswer(text=_REFUSED, error=True)
         except _Refused as error:
             return ToolAnswer(text=str(error), error=True)
         except Exception:  # the session goes on
@@ -201,12 +213,8 @@ class Tools:
 
     async def _add(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = MemoryAddArguments.model_validate(raw)
-        stats = self._client.stats
         message = {"role": given.role, "text": given.text, "message_id": given.message_id}
-        lost = stats.dropped + stats.rejected
         position = await self._memories.remember([message], tags=given.tags, wait_s=self._access.budget_ms / 1000)
-        if position is None and stats.dropped + stats.rejected > lost:
-            raise _Refused(f"this is not remembered: the bus refuses it. {_LATER.capitalize()}")
         return _sent("remembered", position)
 
     async def _context(self, raw: Mapping[str, Any]) -> ToolAnswer:
@@ -375,7 +383,7 @@ def _sent(status: str, position: str | None) -> ToolAnswer:
     """Return the answer of a tool that has sent an event."""
     if position is not None:
         return ToolAnswer(text=status, data={"status": status, "position": position})
-    text = "not confirmed yet: this server sends it as soon as the bus answers"
+    text = "not confirmed yet: this server sends it as soon as it is taken; the log of this server says why it waits"
     return ToolAnswer(text=text, data={"status": "waiting", "position": None})
 
 

@@ -75,7 +75,7 @@ class Supervisor:
         self._server = EmbeddedServer(self._folder.path, fsync=settings.fsync)
         self._children: dict[str, asyncio.subprocess.Process] = {}
         more = ("memory",) if jobs.groups(settings) else ()
-        self._roles = (*_ROLES, *more, *(("archive",) if settings.archive_url or settings.archive_trim else ()))
+        self._roles = (*_ROLES, *more, *(("archive",) if settings.archives else ()))
         self._deaths: dict[str, list[str]] = {role: [] for role in self._roles}
         """By role: how its processes ended."""
         self._stopping = asyncio.Event()

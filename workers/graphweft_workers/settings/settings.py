@@ -482,6 +482,11 @@ class Settings(ConsoleSettings):
         return self.bus_url is None
 
     @property
+    def archives(self) -> bool:
+        """Whether the settings ask for the archive role. Without, an archive may still be there: of an erasure."""
+        return self.archive_url is not None or self.archive_trim
+
+    @property
     def archive(self) -> str | None:
         """The folder or URL of the archive, whether it holds anything or not; None: the settings name none."""
         if self.archive_url is None and self.embedded:

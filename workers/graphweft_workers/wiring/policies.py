@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,13 +41,13 @@ def may_use(policies: WatchedFile[AppPolicies] | None) -> Callable[[str, str], b
 
 
 def file_faults(settings: Settings) -> dict[str, str]:
-    """Return the faults of these files as they are now, by setting.
+    """Return the faults of these files as they are now, by setting, whose name begins each line of a fault.
 
     A running process keeps the earlier content of a faulty file, and a new one does not start.
     """
     readers: dict[str, Callable[[Path], Any]] = {
-        "gateway_tokens": _read_tokens,
-        "console_tokens": _read_tokens,
+        "gateway_tokens": partial(_read_tokens, setting="gateway_tokens"),
+        "console_tokens": partial(_read_tokens, setting="console_tokens"),
         "apps": read_policies,
     }
     faults: dict[str, str] = {}
@@ -80,7 +81,7 @@ def token_ends(settings: Settings, now: datetime) -> tuple[list[str], list[str]]
     return expired, soon
 
 
-def _read_tokens(path: Path) -> Tokens:
+def _read_tokens(path: Path, setting: str = "gateway_tokens") -> Tokens:
     from graphweft_workers.gateway.tokens import read_tokens  # a command without such a file need not wait for it
 
-    return read_tokens(path)
+    return read_tokens(path, setting)

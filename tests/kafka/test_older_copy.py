@@ -10,7 +10,6 @@ from typing import Any
 
 import neo4j
 import pytest
-from graphweft_workers.engine.log.position_note import PositionNote
 from tests.edges.test_cli import Call, call
 from tests.kafka.test_archive import Archived
 from tests.kafka.test_erase import said
@@ -25,6 +24,7 @@ from graphweft_contracts.search import SearchQuery
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.graph_basis import GraphBasis
+from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.ports.purges import purges_after
 from graphweft_workers.replay import erase as erasing
 

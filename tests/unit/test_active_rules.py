@@ -331,8 +331,20 @@ def test_an_imitation_without_an_event_makes_no_dead_letter() -> None:
     assert [(letter.reason, letter.position) for letter in found.letters] == [("invalid_event", "0:4")]
 
 
-def of_app(app: str, number: int) -> Entry:
-    made = Event.create("a.b", app_id=app, chat_id="c", workflow="W", id=f"{app}{number}", source="/test")
+def test_a_workflow_in_other_letters_is_named_with_the_one_that_has_rules() -> None:
+    log = Log()
+    log.add("*", "one", p0="1")
+    rules = LoggedRules(log, made_of, clock=VIRTUAL)
+    run(rules.refresh())
+    entries = [of_app("acme", 3, workflow="w"), of_app("acme", 4, workflow="V")]
+    near, far = (skip.message for skip in read_range(0, entries, rules.cursor(0, ""), RecentEvents()).skips)
+    assert near.startswith("no rules are active for the workflow 'w' (did you mean 'W'?): add its rules")
+    assert "did you mean" not in far
+    assert "If the event names the wrong workflow, correct it where you emit the event" in far
+
+
+def of_app(app: str, number: int, *, workflow: str = "W") -> Entry:
+    made = Event.create("a.b", app_id=app, chat_id="c", workflow=workflow, id=f"{app}{number}", source="/test")
     return Entry(offset=str(number), fields=wire.encode(made), received=NOW)
 
 

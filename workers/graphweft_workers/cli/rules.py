@@ -312,8 +312,8 @@ async def rules_ignore(
     else:
         said.append(
             f"For this, the app {scope} has rules of its own now, a copy of those of all apps, and does not follow "
-            f"these any more. `graphweft rules unset --app {scope}` ends both. To ignore the workflow and follow them, add "
-            f"{file} with `mutation_rules: []` to your folder of rules and push it, before you run that"
+            f"these any more. `graphweft rules unset --app {scope}` ends both. To ignore the workflow and follow "
+            f"them, add {file} with `mutation_rules: []` to your folder of rules and push it, before you run that"
         )
     show(PlainReport(_dict(made), said), json=json)
 
@@ -330,8 +330,11 @@ def _not_reached(activations: Sequence[Activation], scope: str) -> list[str]:
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write the files of a rule set into a new or empty folder: pushed from there, they have the same hash."""
-    if folder.is_dir() and next(folder.iterdir(), None) is not None:
-        raise InvalidSettings(f"{folder} is not empty: name a new folder for the rules")
+    try:
+        if folder.is_dir() and next(folder.iterdir(), None) is not None:
+            raise InvalidSettings(f"{folder} is not empty: name a new folder for the rules")
+    except OSError as error:
+        raise InvalidSettings(f"cannot read the folder {folder}: {error.strerror}") from error
     texts: dict[str, str] = {}
     for name, content in files.items():
         path = PurePosixPath(name)

@@ -133,9 +133,16 @@ def newest(activations: Sequence[Activation], scope: str) -> Activation | None:
     return next((each for each in reversed(activations) if each.scope == scope), None)
 
 
+def own_rules(activations: Sequence[Activation]) -> dict[str, Activation]:
+    """Return the apps with rules of their own, in the order of their names, and the activations of these."""
+    last = {each.scope: each for each in activations if each.restates is None and each.scope != ALL_APPS}
+    return {app_id: each for app_id, each in sorted(last.items()) if each.digest != SHARED_RULES}
+
+
 def active_for(activations: Sequence[Activation], scope: str) -> Activation | None:
     """Return the activation whose rules apply to an app: its own newest one, or else that of all apps."""
-    return newest(activations, scope) or newest(activations, ALL_APPS)
+    own = newest(activations, scope)
+    return newest(activations, ALL_APPS) if own is None or own.digest == SHARED_RULES else own
 
 
 def changed_files(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> dict[str, list[str]]:
@@ -155,3 +162,8 @@ def digest_of(files: Mapping[str, bytes]) -> str:
             digest.update(len(part).to_bytes(8, "big"))
             digest.update(part)
     return digest.hexdigest()
+
+
+SHARED_RULES: Final = digest_of({})
+"""Of the rule set without files. An app for which it is active follows the rules of all apps. No push makes it active
+for anything else."""

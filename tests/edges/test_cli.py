@@ -1319,6 +1319,77 @@ def check_following(own: Deployment, folder: Path, file: Path, tmp_path: Path) -
     assert "graph_injection.yaml:1:" in refused.stderr
 
 
+def test_an_app_with_rules_of_its_own_is_named_and_can_follow_all_apps_again(
+    call: Call, url: str, tmp_path: Path
+) -> None:
+    servers = {"GRAPHWEFT_BUS_URL": url, "GRAPHWEFT_GRAPH_URL": url}
+    folder = tmp_path / "rules"
+    file = folder / "Numbers/graph_injection.yaml"
+    file.parent.mkdir(parents=True)
+
+    def run(*arguments: str) -> str:
+        done = call("rules", *arguments, **servers)
+        assert done.code == 0, done.err
+        return done.out
+
+    def active(app: str) -> str:
+        return json.loads(run("show", "--app", app, "--json"))["rules"]
+
+    file.write_text(WATCHED.format(by="one"))
+    assert "of their own" not in run("push", str(folder))
+    shared = active("acme")
+
+    ignored = run("ignore", "Scratch", "--app", "acme")
+    assert "does not follow these any more. `graphweft rules unset --app acme` ends both" in ignored
+    assert active("acme") != shared
+    file.write_text(WATCHED.format(by="two"))
+    for said in (run("push", str(folder)), run("push", str(folder)), run("ignore", "Other"), run("rollback")):
+        assert "do not reach acme, which has rules of its own: `graphweft rules unset --app acme`" in said
+    assert [each["app_id"] for each in json.loads(call("status", "--json", **servers).out)["rules"]] == ["*", "acme"]
+
+    assert "the app acme follows the rules of all apps again" in run("rollback", "--app", "acme")
+    assert active("acme") == active("beta")
+    run("rollback", "--app", "acme")
+    assert active("acme") != active("beta")
+    assert "the app acme follows the rules of all apps again" in run("unset", "--app", "acme")
+    assert active("acme") == active("beta")
+    assert "as for all apps" in run("list")
+    assert "of its own" not in run("push", str(folder))
+    assert [each["app_id"] for each in json.loads(call("status", "--json", **servers).out)["rules"]] == ["*"]
+    again = call("rules", "unset", "--app", "acme", **servers)
+    assert (again.code, "the app acme has no rules of its own" in again.err) == (2, True)
+
+
+def test_an_app_keeps_its_rules_while_there_are_none_for_all_apps(call: Call, url: str, tmp_path: Path) -> None:
+    servers = {"GRAPHWEFT_BUS_URL": url, "GRAPHWEFT_GRAPH_URL": url}
+    (tmp_path / "rules/Numbers").mkdir(parents=True)
+    (tmp_path / "rules/Numbers/graph_injection.yaml").write_text(WATCHED.format(by="one"))
+    assert call("rules", "push", str(tmp_path / "rules"), "--app", "acme", **servers).code == 0
+    refused = call("rules", "unset", "--app", "acme", **servers)
+    assert (refused.code, "no rules are active for all apps" in refused.err) == (2, True)
+    assert "no earlier rule set for the app acme" in call("rules", "rollback", "--app", "acme", **servers).err
+
+
+def test_the_rules_of_before_are_written_into_a_folder(call: Call, url: str, tmp_path: Path) -> None:
+    servers = {"GRAPHWEFT_BUS_URL": url, "GRAPHWEFT_GRAPH_URL": url}
+    folder, before = tmp_path / "rules", tmp_path / "before"
+    file = folder / "Numbers/graph_injection.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(WATCHED.format(by="one"))
+    first = json.loads(call("rules", "push", str(folder), "--json", **servers).out)["rules"]
+    file.write_text(WATCHED.format(by="two"))
+    assert call("rules", "push", str(folder), **servers).code == 0
+
+    back = call("rules", "rollback", **servers).out
+    assert "Your folder of rules is as it was" in back
+    assert f"`graphweft rules show {first[:12]} --to FOLDER`" in back
+    written = call("rules", "show", first[:12], "--to", str(before), **servers)
+    assert (written.code, f"in {before}: 1 file" in written.out) == (0, True)
+    assert "is active for all apps already" in call("rules", "push", str(before), **servers).out
+    refused = call("rules", "show", "--to", str(folder), **servers)
+    assert (refused.code, f"{folder} is not empty" in refused.err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

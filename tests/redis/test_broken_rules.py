@@ -295,3 +295,27 @@ async def test_a_file_that_is_saved_while_everything_starts_is_looked_at(
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_a_start_and_a_save_say_what_they_replace_and_whom_they_do_not_reach(
+    folder: RulesFolder, bus: Bus, tmp_path: Path
+) -> None:
+    await folder.start(await folder.load())
+    first = newest(await bus.rules.activations(), ALL_APPS)
+    assert first is not None
+    write(tmp_path / "rules", "Good", RULES.replace("BY", "two"))
+    assert await folder.look()
+    bad = newest(await bus.rules.activations(), ALL_APPS)
+    assert bad is not None
+    assert "again" not in "".join(said)
+    await bus.rules.activate(ALL_APPS, first.digest)  # a rollback
+    await bus.rules.activate("shop", first.digest)
+    said.clear()
+    await folder.start(await folder.load())
+    again, unreached = said
+    assert again.startswith(f"rules {bad.digest[:12]} are active again, and replace {first.digest[:12]} of ")
+    assert "do not reach shop, which has rules of its own" in unreached
+    write(tmp_path / "rules", "Good", RULES.replace("BY", "three"))
+    said.clear()
+    assert await folder.look()
+    assert any("do not reach shop" in each for each in said)

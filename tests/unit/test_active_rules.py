@@ -17,7 +17,14 @@ from tests.services.virtual_time import VIRTUAL, VirtualClock, run
 
 from graphweft_contracts import Event, Layout, wire
 from graphweft_contracts.events import APP_ID_PATTERN
-from graphweft_contracts.rules_log import Activation, StoredRules, restated_scope
+from graphweft_contracts.rules_log import (
+    SHARED_RULES,
+    Activation,
+    StoredRules,
+    active_for,
+    own_rules,
+    restated_scope,
+)
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.mutation_summary import UNKNOWN
 from graphweft_workers.engine.apply.app_queue import Parking
@@ -105,6 +112,41 @@ def test_the_first_rules_of_a_scope_apply_to_what_lies_before_them() -> None:
     assert [name(cursor.at(app, "5")) for app in ("acme", "globex")] == ["own", "all"]
     assert [name(cursor.at(app, "30")) for app in ("acme", "globex")] == ["own", "all"]
     assert name(logged(Log()).cursor(0, "").at("acme", "1")) == "none"
+
+
+def test_an_app_follows_the_rules_of_all_apps_again_from_its_place_on() -> None:
+    log = Log()
+    log.add("acme", "own", p0="10")
+    log.add("*", "one", p0="20")
+    log.add("acme", SHARED_RULES, p0="30")
+    log.add("*", "two", p0="40")
+    log.add("acme", "new", p0="50")
+    rules = logged(log)
+    cursor = rules.cursor(0, "")
+    found = [(offset, name(cursor.at("acme", offset))) for offset in ("5", "25", "35", "45", "55")]
+    assert found == [("5", "own"), ("25", "own"), ("35", "one"), ("45", "two"), ("55", "new")]
+    for offset, expected in found:
+        activation = activation_at(log.found, "acme", 0, offset)
+        assert activation is not None
+        assert activation.digest == expected
+    assert name(rules.current("acme")) == "new"
+
+
+def test_an_app_that_follows_the_rules_of_all_apps_has_none_of_its_own() -> None:
+    log = Log()
+    log.add("*", "one", p0="1")
+    log.add("acme", "own", p0="2")
+    log.add("beta", "own", p0="2")
+    log.add("restated:acme", "own", p0="3")
+    assert [*own_rules(log.found)] == ["acme", "beta"]
+    log.add("acme", SHARED_RULES, p0="4")
+    assert [*own_rules(log.found)] == ["beta"]
+    active = active_for(log.found, "acme")
+    assert active is not None
+    assert active.digest == "one"
+    log.lost.add(SHARED_RULES)  # nobody needs it
+    rules = logged(log)
+    assert (name(rules.current("acme")), [*rules.lost]) == ("one", [])
 
 
 def test_a_restatement_gives_the_rules_of_the_past_of_its_app_only() -> None:
@@ -289,8 +331,20 @@ def test_an_imitation_without_an_event_makes_no_dead_letter() -> None:
     assert [(letter.reason, letter.position) for letter in found.letters] == [("invalid_event", "0:4")]
 
 
-def of_app(app: str, number: int) -> Entry:
-    made = Event.create("a.b", app_id=app, chat_id="c", workflow="W", id=f"{app}{number}", source="/test")
+def test_a_workflow_in_other_letters_is_named_with_the_one_that_has_rules() -> None:
+    log = Log()
+    log.add("*", "one", p0="1")
+    rules = LoggedRules(log, made_of, clock=VIRTUAL)
+    run(rules.refresh())
+    entries = [of_app("acme", 3, workflow="w"), of_app("acme", 4, workflow="V")]
+    near, far = (skip.message for skip in read_range(0, entries, rules.cursor(0, ""), RecentEvents()).skips)
+    assert near.startswith("no rules are active for the workflow 'w' (did you mean 'W'?): add its rules")
+    assert "did you mean" not in far
+    assert "If the event names the wrong workflow, correct it where you emit the event" in far
+
+
+def of_app(app: str, number: int, *, workflow: str = "W") -> Entry:
+    made = Event.create("a.b", app_id=app, chat_id="c", workflow=workflow, id=f"{app}{number}", source="/test")
     return Entry(offset=str(number), fields=wire.encode(made), received=NOW)
 
 

@@ -127,6 +127,16 @@ def test_a_workflow_may_have_another_name(tmp_path: Path) -> None:
     ast.parse(found["agent.py"])
 
 
+def test_a_second_workflow_is_refused_with_the_way_to_add_it(tmp_path: Path) -> None:
+    assert init(tmp_path).code == 0
+    again = init(tmp_path)
+    assert (again.code, "To add the workflow" in again.err) == (2, False)
+    refused = init(tmp_path, "--workflow", "billing")
+    assert refused.code == 2
+    said = " ".join(refused.err.split())
+    assert "To add the workflow 'billing' to this project, run `init` in a new folder" in said
+
+
 @pytest.mark.parametrize(
     "name",
     ["", " ", ".", "..", "../up", "a/b", "a\\b", "_shared", ".hid", "-x", "2nd", "a b", "ü", "a\n", 'a"', "a" * 65],

@@ -6,10 +6,11 @@ have a finding already.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
+from graphweft_contracts.nearest import nearest
 from graphweft_contracts.wire import did_you_mean
 from graphweft_rules.files.findings import Finding
 from graphweft_rules.files.forms import FlagKey, Form, Key, ListKey, NumberKey, TextKey
@@ -70,26 +71,30 @@ class FormReader:
         if not isinstance(node, KeyTable):
             self.wrong_type(node, form.name, "a mapping of " + ", ".join(sorted(form.keys)))
             return Values(place=node.place, entries={}, right={})
-        for key in sorted(form.required - node.entries.keys()):
-            self.error("missing-key", f"{form.name} needs the key {key!r}", node.place)
         known = {key: entry for key, entry in node.entries.items() if key in form.keys}
+        meant: set[str] = set()
+        """The right names of misspelt keys: they are not reported as missing too."""
         for key, entry in node.entries.items():
             if key not in known:
-                near = did_you_mean(key, form.keys.keys() - known.keys())
-                message = f"{form.name} has no key {key!r}{near}: it may have {', '.join(sorted(form.keys))}"
+                near = nearest(key, form.keys.keys() - known.keys())
+                meant |= {near} if near else set()
+                hint = f" (did you mean {near!r}?)" if near else ""
+                message = f"{form.name} has no key {key!r}{hint}: it may have {', '.join(sorted(form.keys))}"
                 self.error("unknown-key", message, entry.key)
-        self._combined(node, form, known)
+        for key in sorted(form.required - node.entries.keys() - meant):
+            self.error("missing-key", f"{form.name} needs the key {key!r}", node.place)
+        self._combined(node, form, known, meant)
         right = {key: self._right(key, form.keys[key], entry.value) for key, entry in known.items()}
         return Values(
             place=node.place, entries=known, right={key: value for key, value in right.items() if value is not None}
         )
 
-    def _combined(self, node: Node, form: Form, known: dict[str, TableEntry]) -> None:
+    def _combined(self, node: Node, form: Form, known: dict[str, TableEntry], meant: Set[str]) -> None:
         """Report keys that are missing beside others, or that others forbid."""
         chosen = [key for key in known if key in form.one_of]
-        if form.one_of and not chosen:
+        if form.one_of and not chosen and meant.isdisjoint(form.one_of):
             self.error("missing-key", f"{form.name} needs one of the keys {_and(form.one_of)}", node.place)
-        if form.any_of and known.keys().isdisjoint(form.any_of):
+        if form.any_of and (known.keys() | meant).isdisjoint(form.any_of):
             self.error("missing-key", f"{form.name} needs one of {', '.join(form.any_of)}", node.place)
         for key in chosen[1:]:
             message = f"{form.name} has only one of {_and(form.one_of)}: write several, or remove {key!r}"

@@ -429,7 +429,7 @@ def _applies(rule: CompiledMutationRule | CompiledInjectionRule, scope: Scope, s
     reason: SkipReason = "missing_variable" if verdict.missing else "condition_error"
     detail = f"the condition {rule.condition.text!r} "
     if verdict.missing:
-        detail += f"needs {', '.join(verdict.missing)}, which is missing: publish it, or test for it with has()"
+        detail += f"needs {', '.join(verdict.missing)}, which is missing: {_give(rule)}, or test for it with has()"
     else:
         detail += f"cannot be decided: {verdict.error}"
     skipped.extend(
@@ -487,12 +487,19 @@ def _bind_query(part: CompiledInjection, rule: InjectionRule, scope: Scope, now:
     )
 
 
+def _give(of: CompiledMutationRule | CompiledInjectionRule | CompiledMutation | CompiledInjection) -> str:
+    """Return what to do about a missing value: an event or a request lacks it."""
+    return "publish it" if isinstance(of, CompiledMutationRule | CompiledMutation) else "give it with the request"
+
+
 def _params(part: CompiledMutation | CompiledInjection, scope: Scope) -> dict[str, Any] | SkippedQuery:
     params: dict[str, Any] = {}
     for name, source in part.sources:
         params[name] = value = source.resolve(scope)
         if isinstance(value, Absent):
-            detail = f"the parameter {name!r} needs {value.name}, which is missing: publish it, or remove the parameter"
+            detail = (
+                f"the parameter {name!r} needs {value.name}, which is missing: {_give(part)}, or remove the parameter"
+            )
             return SkippedQuery(rule=part.rule, query=part.id, reason="missing_param", detail=detail, place=part.place)
     return params
 

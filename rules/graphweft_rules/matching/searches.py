@@ -96,7 +96,9 @@ def scope_of(sources: tuple[tuple[str, ParameterSource], ...], scope: Scope) -> 
     for name, source in sources:
         value = source.resolve(scope)
         if isinstance(value, Absent):
-            raise NotReadyError(f"the scope {name!r} needs {value.name}, which is missing: publish it, {_WIDER}")
+            raise NotReadyError(
+                f"the scope {name!r} needs {value.name}, which is missing: give it with the request, {_WIDER}"
+            )
         if not isinstance(value, str):
             raise NotReadyError(f"the scope {name!r} must be a text, not {_type(value)}: {_WIDER}")
         given[name] = value
@@ -110,7 +112,7 @@ def _filter(name: str, source: ParameterSource, scope: Scope) -> Any:
     """Return the value of a filter. Raises ``NotReadyError``: without it the search would find more, or others."""
     value = source.resolve(scope)
     if isinstance(value, Absent):
-        raise NotReadyError(f"{name} of the search needs {value.name}, which is missing: publish it")
+        raise NotReadyError(f"{name} of the search needs {value.name}, which is missing: give it with the request")
     if fault := filter_fault(name, value):
         raise NotReadyError(f"{fault}: without it the search would find more, or memories of others")
     return value
@@ -146,7 +148,7 @@ def text_of(source: ParameterSource, scope: Scope, history: int) -> str:
     """Return the text of a search: the value itself, or ``query_text`` of messages. Raises ``NotReadyError``."""
     value = source.resolve(scope)
     if isinstance(value, Absent):
-        raise NotReadyError(f"the search's query needs {value.name}, which is missing: publish it")
+        raise NotReadyError(f"the search's query needs {value.name}, which is missing: give it with the request")
     if isinstance(value, str):
         return value
     if isinstance(value, list | tuple):

@@ -132,6 +132,8 @@ def _context(check: ContextCheck, reply: ContextReply) -> Iterator[CaseFailure]:
             yield CaseFailure(place=expected.place, message=message, diff=others)
     for one in left:
         message = f"the block {one.name!r} is missing: {one.reason}: {one.detail}"
+        if "$context." in one.detail:
+            message += " (in a test: `context: {NAME: value}`)"
         message += "; if that is right, add it to `missing`"
         yield CaseFailure(place=check.place, message=message)
 

@@ -86,6 +86,12 @@ def test_a_rule_that_cannot_hold_is_an_error_with_its_place(rules: str, finding:
     assert any(finding in str(each) for each in findings)
 
 
+def test_a_misspelt_key_is_not_reported_as_missing_too() -> None:
+    _, findings = read_ontology((HEAD + "  - {type: USES, dependson: SITS_IN}\n").encode(), Path("life_v1.yaml"))
+    assert [each.code for each in findings] == ["unknown-key"]
+    assert "did you mean 'depends_on'?" in str(findings[0])
+
+
 def test_relations_are_stored_once_under_one_name_and_direction() -> None:
     given = said("ada RESIDES_IN oslo", "acme EMPLOYS ada", "eva MARRIED_TO ada", "ada USES desk")
     stored = ontology().check(given)

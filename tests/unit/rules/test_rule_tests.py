@@ -153,7 +153,7 @@ def test_the_events_of_a_case_are_of_one_app() -> None:
         ("tests: 5", ["1:8 wrong-type"]),
         ("tests: [5]", ["1:9 wrong-type"]),
         ("tests: [{name: a}, {name: a}]", ["1:27 duplicate-name"]),
-        ("tests: [{nam: a}]", ["1:9 missing-key", "1:10 unknown-key"]),
+        ("tests: [{nam: a}]", ["1:10 unknown-key"]),
         ("tests: [{name: a, statements: [b]}]", ["1:32 bad-value"]),
         ("tests: [{name: a, statements: [{skipped: a/b, params: {}}]}]", ["1:47 conflicting-keys"]),
         ("tests: [{name: a, statements: [{mutation: a/b, skipped: a/b}]}]", ["1:48 conflicting-keys"]),
@@ -411,6 +411,9 @@ def test_a_context_contains_equals_or_is_empty() -> None:
     assert failures("empty: true", "a") == ["3:33 the context is not empty (+ got)"]
     assert failures("empty: false", "") == ["3:33 the context is empty"]
     missing = Missing(name="block", rule="r", query="q", reason="missing_param", detail="needs $x")
+    of_context = missing.model_copy(update={"detail": "needs $context.x"})
+    [failure] = failures("empty: true", "", missing=(of_context,), reason="missing_param")
+    assert "needs $context.x (in a test: `context: {NAME: value}`); if that is right" in failure
     assert failures("empty: true", "", missing=(missing,), reason="missing_param") == [
         "3:15 the block 'block' is missing: missing_param: needs $x; if that is right, add it to `missing`"
     ]

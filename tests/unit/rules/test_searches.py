@@ -588,7 +588,7 @@ def test_messages_may_stand_in_the_rule(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("context", "detail"),
     [
-        ({}, "the search's query needs $context.messages, which is missing: publish it"),
+        ({}, "the search's query needs $context.messages, which is missing: give it with the request"),
         ({"messages": None}, "the search's query must be a text or a list of messages, not null"),
         ({"messages": 7}, "the search's query must be a text or a list of messages, not a number"),
         ({"messages": True}, "the search's query must be a text or a list of messages, not true or false"),
@@ -608,7 +608,7 @@ def test_without_a_query_there_is_no_search(tmp_path: Path, context: dict[str, A
 @pytest.mark.parametrize(
     ("context", "detail"),
     [
-        ({}, "the scope 'agent_id' needs $context.who, which is missing: publish it, "),
+        ({}, "the scope 'agent_id' needs $context.who, which is missing: give it with the request, "),
         ({"who": None}, "the scope 'agent_id' must be a text, not null: "),
         ({"who": 7}, "the scope 'agent_id' must be a text, not a number: "),
         ({"who": ["ada"]}, "the scope 'agent_id' must be a text, not a list: "),

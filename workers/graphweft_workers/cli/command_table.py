@@ -144,6 +144,7 @@ COMMANDS: Final[Mapping[str, CommandPlace | Group]] = {
             "show": CommandPlace("rules", "rules_show"),
             "diff": CommandPlace("rules", "rules_diff"),
             "rollback": CommandPlace("rules", "rules_rollback"),
+            "unset": CommandPlace("rules", "rules_unset"),
             "ignore": CommandPlace("rules", "rules_ignore"),
             "schema": CommandPlace("rules_schema", "rules_schema"),
         },

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from graphweft_contracts import InvalidSettings
 from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_workers.cli.invocation import invocation
 from graphweft_workers.cli.options import Json, command
@@ -32,7 +33,15 @@ async def init(
     """
     there = {name for name in (DEFAULT_WORKFLOW, workflow) if os.path.lexists(folder / "workflows" / name)}
     files = project_files(workflow, defaults=there != {DEFAULT_WORKFLOW})  # a further workflow keeps what is there
-    write_project(folder, files)
+    try:
+        write_project(folder, files)
+    except InvalidSettings as error:
+        if workflow in there or not os.path.isdir(folder / "workflows"):
+            raise
+        raise InvalidSettings(
+            f"{error}. To add the workflow {workflow!r} to this project, run `init` in a new folder, and move its "
+            f"workflows/{workflow} to {folder / 'workflows'}"
+        ) from None
     typed = invocation(sys.argv[0], sys.executable, here=Path.cwd(), folder=folder.resolve())
     notes = {
         f"{typed.graphweft} test": "run the tests of the rules",

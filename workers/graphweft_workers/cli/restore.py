@@ -131,3 +131,4 @@ class RestoreReport:
         yield f"equal to the graph that was exported: {done.digest.sha256}"
         if done.rules:
             yield f"Its rules are active for this app alone: push new ones with `graphweft rules push --app {app}`."
+            yield f"`graphweft rules unset --app {app}` makes it follow the rules of all apps instead."

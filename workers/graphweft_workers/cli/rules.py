@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,15 +12,25 @@ import typer
 from graphweft_contracts import GraphUnavailable, InvalidSettings, NotRunning
 from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation, StoredRules, active_for, changed_files, newest
-from graphweft_workers.cli.options import Data, Json, check_app, command
+from graphweft_contracts.plurals import counted
+from graphweft_contracts.rules_log import (
+    SHARED_RULES,
+    Activation,
+    StoredRules,
+    active_for,
+    changed_files,
+    newest,
+    own_rules,
+)
+from graphweft_workers.cli.options import App, Data, Json, check_app, command
 from graphweft_workers.cli.output import show, warn
-from graphweft_workers.new_project import is_default
+from graphweft_workers.new_project import is_default, write_project
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.reports.entries import activation_dict
 from graphweft_workers.reports.report import Notice, Part, PlainReport, TextTable
 from graphweft_workers.reports.rule_sets import named_digest, short_digest
 from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore
+from graphweft_workers.rule_sets.own_rules import own_rules_note, share_rules
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.running import running_bus
 
@@ -106,6 +116,7 @@ async def rules_push(
     parts: list[Part] = [*map(Notice, _warnings(settings.rules, sound))]
     parts += _change_lines(changes, rules.files, settings.rules)
     parts += [again, state] if found_again and not dry_run else [state]
+    parts += _not_reached(activations, scope)
     found = {"rules": rules.digest, "scope": scope, "number": pushed and pushed.number, "found_again": found_again}
     show(PlainReport({**found, "changes": changes, **({} if sound is None else _left(sound))}, parts), json=json)
 
@@ -121,7 +132,10 @@ def _change_lines(changes: Mapping[str, list[str]], files: Mapping[str, bytes], 
 
 @command
 async def rules_list(data: Data = None, json: Json = False) -> None:
-    """List the activations of rule sets, the newest last."""
+    """List the activations of rule sets, the newest last.
+
+    Rules that are active for an app replace those of all apps for it, until `rules unset --app APP`.
+    """
     async with running_bus(Settings.load(data=data)) as bus:
         found = await bus.rules.activations()
     newest = {each.scope: each.number for each in found}
@@ -140,15 +154,24 @@ async def rules_list(data: Data = None, json: Json = False) -> None:
 @command
 async def rules_show(
     rules: Annotated[str | None, typer.Argument(help="Its hash, or the first digits.", show_default="active")] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", help="Write the files into this new folder instead, as `rules push` reads it."),
+    ] = None,
     app: Scope = None,
     data: Data = None,
     json: Json = False,
 ) -> None:
-    """Show the files of a rule set, by default of the active one."""
+    """Show the files of a rule set, by default of the active one, or write them into a folder."""
     async with running_bus(Settings.load(data=data)) as bus:
         chosen = _find(await bus.rules.activations(), rules, _scope(app))
         digest, files = chosen.digest, await _files(bus, chosen)
     texts = {name: _text(content) for name, content in files.items()}
+    if to is not None:
+        _write(to, files)
+        said = [f"the rules {short_digest(digest)} are in {to}: {counted(len(files), 'file')}"]
+        show(PlainReport({"rules": digest, "files": texts, "folder": str(to)}, said), json=json)
+        return
     shown = (f"# {short_digest(digest)} {name}\n{text}" for name, text in sorted(texts.items()))
     show(PlainReport({"rules": digest, "files": texts}, shown), json=json)
 
@@ -194,18 +217,52 @@ async def rules_diff(
 
 @command
 async def rules_rollback(app: Scope = None, data: Data = None, json: Json = False) -> None:
-    """Make the rule set active again that was active before the present one."""
+    """Make the rule set active again that was active before the present one.
+
+    For an app that had no rules of its own before, those are the rules of all apps. Your folder of rules stays as it
+    is: the next push, or the next start of `up`, makes active what it holds.
+    """
     scope = _scope(app)
     async with running_bus(Settings.load(data=data)) as bus:
-        found = [each for each in await bus.rules.activations() if each.scope == scope]
-        earlier = [each for each in found if each.digest != found[-1].digest]
+        activations = await bus.rules.activations()
+        found = [each.digest for each in activations if each.scope == scope]
+        if found and scope != ALL_APPS and newest(activations, ALL_APPS) is not None:
+            found.insert(0, SHARED_RULES)
+        earlier = [digest for digest in found if digest != found[-1]]
         if not earlier:
             raise InvalidSettings(
                 f"there is no earlier rule set for {_scope_text(scope)}; `graphweft rules list` shows all activations"
             )
-        made = await bus.rules.activate(scope, earlier[-1].digest)
-    said = f"{short_digest(made.digest)} is active again for {_scope_text(scope)}, as number {made.number}"
-    show(PlainReport(_dict(made), [said]), json=json)
+        shares = earlier[-1] == SHARED_RULES
+        made = await share_rules(bus.rules, scope) if shares else await bus.rules.activate(scope, earlier[-1])
+    if shares:
+        said = [_shares(made)]
+    else:
+        short = short_digest(made.digest)
+        pushes = "push, save under `graphweft up` or start of it" if scope == ALL_APPS else f"push with --app {scope}"
+        said = [
+            f"{short} is active again for {_scope_text(scope)}, as number {made.number}",
+            f"Your folder of rules is as it was, and the next {pushes} makes active what it holds: correct it. "
+            f"`graphweft rules show {short} --to FOLDER` writes the rules that are active now into a new folder",
+        ]
+    show(PlainReport(_dict(made), [*said, *_not_reached(activations, scope)]), json=json)
+
+
+@command
+async def rules_unset(app: App, data: Data = None, json: Json = False) -> None:
+    """End the rules that an app has of its own: it follows the rules of all apps again, from here on."""
+    async with running_bus(Settings.load(data=data)) as bus:
+        found = await bus.rules.activations()
+        if app not in own_rules(found):
+            raise InvalidSettings(
+                f"the app {app} has no rules of its own; `graphweft rules list` shows all activations"
+            )
+        if newest(found, ALL_APPS) is None:
+            raise InvalidSettings(
+                f"no rules are active for all apps, so the app {app} would have none: run `graphweft rules push` first"
+            )
+        made = await share_rules(bus.rules, app)
+    show(PlainReport(_dict(made), [_shares(made)]), json=json)
 
 
 @command
@@ -217,7 +274,8 @@ async def rules_ignore(
 ) -> None:
     """Pass over the events of a workflow on purpose: they change no graph, and are no dead letters any more.
 
-    It adds the workflow, with an empty list of rules, to the active rule set.
+    It adds the workflow, with an empty list of rules, to the active rule set. With --app, an app without rules of its
+    own gets a copy of those of all apps, and does not follow them any more, until `rules unset --app APP`.
     """
     from graphweft_contracts.rules_log import digest_of
     from graphweft_rules.files.loader import FILE_NAME, workflow_files
@@ -238,11 +296,55 @@ async def rules_ignore(
         digest = digest_of(files)
         await bus.rules.store(digest, StoredRules(files=files))
         made = await bus.rules.activate(scope, digest)
-    said = (
+    said = [
         f"events of the workflow {workflow} have no effect for {_scope_text(scope)}, by {short_digest(digest)}",
-        f"Your folder of rules does not say so: add {file} with `mutation_rules: []`, or the next push forgets it",
-    )
+    ]
+    if scope == ALL_APPS:
+        said += [
+            f"Your folder of rules does not say so: add {file} with `mutation_rules: []`, or the next push forgets it",
+            *_not_reached(found, scope),
+        ]
+    elif scope in own_rules(found):
+        said.append(
+            f"If the rules of the app {scope} are in a folder, it does not say so: add {file} with "
+            f"`mutation_rules: []`, or the next `graphweft rules push --app {scope}` forgets it"
+        )
+    else:
+        said.append(
+            f"For this, the app {scope} has rules of its own now, a copy of those of all apps, and does not follow "
+            f"these any more. `graphweft rules unset --app {scope}` ends both. To ignore the workflow and follow "
+            f"them, add {file} with `mutation_rules: []` to your folder of rules and push it, before you run that"
+        )
     show(PlainReport(_dict(made), said), json=json)
+
+
+def _shares(made: Activation) -> str:
+    return f"the app {made.scope} follows the rules of all apps again, from number {made.number} on"
+
+
+def _not_reached(activations: Sequence[Activation], scope: str) -> list[str]:
+    """Return a line about the apps that rules of all apps do not reach; none for a scope of one app."""
+    note = own_rules_note(activations) if scope == ALL_APPS else ""
+    return [note] if note else []
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write the files of a rule set into a new or empty folder: pushed from there, they have the same hash."""
+    try:
+        if folder.is_dir() and next(folder.iterdir(), None) is not None:
+            raise InvalidSettings(f"{folder} is not empty: name a new folder for the rules")
+    except OSError as error:
+        raise InvalidSettings(f"cannot read the folder {folder}: {error.strerror}") from error
+    texts: dict[str, str] = {}
+    for name, content in files.items():
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts:
+            raise InvalidSettings(f"the rule set has the file {name!r}, which would be outside of {folder}")
+        try:
+            texts[name] = content.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidSettings(f"the file {name!r} of the rule set is not UTF-8 text: {error.reason}") from None
+    write_project(folder, texts)
 
 
 def _state_of(short: str, scope: str, pushed: Activation | None, *, is_active: bool) -> str:

@@ -34,7 +34,8 @@ async def token_new(
         list[str] | None,
         typer.Option(
             "--role",
-            help="What it may do: emit events, read context and memories, erase, or admin for all of these. Repeat it.",
+            help="What it may do: emit events, read context and memories, erase, admin for all of these, or operator "
+            "to see all apps in the console. Repeat it.",
             show_default=", ".join(_ROLES),
         ),
     ] = None,

@@ -60,7 +60,8 @@ def project_files(workflow: str = WORKFLOW, *, defaults: bool = True) -> dict[st
 
     if not _NAME.fullmatch(workflow):
         raise InvalidSettings(
-            f"invalid --workflow {workflow!r}: expected a letter, then letters, digits, '_' and '-', 64 at most"
+            f"invalid --workflow {workflow!r}: expected a letter, then letters, digits, '_' and '-', 64 at most. "
+            "For another name, rename the folder in `workflows` afterwards, and the workflow in agent.py"
         )
     template = resources.files(__name__).joinpath("template")
     files = {

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanag
 from typing import TYPE_CHECKING, Final
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.rules_log import newest, own_rules
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.partitions import PartitionStatus
@@ -90,11 +92,11 @@ class PartitionLook:
 
     async def read_rules(self) -> SeenValues:
         """Return how many rule sets are active, and how many of them the bus has lost."""
-        active = [each for each in await self._bus.rules.activations() if each.restates is None]
-        newest = {each.scope: each for each in active}
-        lost = await lost_rule_sets(self._bus.rules, newest.values())
+        found = await self._bus.rules.activations()
+        active = [each for each in (newest(found, ALL_APPS), *own_rules(found).values()) if each is not None]
+        lost = await lost_rule_sets(self._bus.rules, active)
         return {
-            metrics.RULE_SETS: {(): len({each.digest for each in newest.values()})},
+            metrics.RULE_SETS: {(): len({each.digest for each in active})},
             metrics.RULES_LOST: {(): len(lost)},
         }
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from graphweft_contracts import DeadLetter, GraphUnavailable, InvalidEvent, InvalidSettings, wire
 from graphweft_contracts.plurals import counted
-from graphweft_contracts.rules_log import StoredRules, active_for
+from graphweft_contracts.rules_log import SHARED_RULES, StoredRules, active_for
 from graphweft_rules import RuleSet
 from graphweft_workers.archive import preludes
 from graphweft_workers.archive.blobs import open_blobs
@@ -223,7 +223,7 @@ class Restore:
         digests: list[str] = []
         for history in self._histories:
             activations = await history.bus.rules.activations()
-            digests += [each.digest for each in activations]
+            digests += [each.digest for each in activations if each.digest != SHARED_RULES]
             last = active_for(activations, history.app_id)
             digests += [last.digest] if last else []
         if not digests:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from graphweft_workers.reports.judging import Judgement, MissedMutation
 
 _MOST: Final = 50
-_CELL: Final = 120
+_CELL: Final = 400
 
 
 @dataclass(slots=True, kw_only=True)

@@ -155,7 +155,8 @@ class RebuildReport:
         if self.swapped:
             yield f"The new graph is live now. The name {self.graph!r} is that of the graph from before."
             yield (
-                "To go back, rebuild with --rules and the rules of before; `graphweft rebuild --drop` deletes it."
+                "To go back, rebuild with --rules and the rules of before, which `graphweft rules show HASH --to "
+                "FOLDER` writes into a folder; `graphweft rebuild --drop` deletes it."
                 if self.restated is not None
                 else "`graphweft rollback` puts that graph back; `graphweft rebuild --drop` deletes it."
             )

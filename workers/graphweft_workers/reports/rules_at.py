@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation, StoredRules, active_for, newest, restated_scope
+from graphweft_contracts.rules_log import SHARED_RULES, Activation, StoredRules, active_for, newest, restated_scope
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore
@@ -26,12 +26,14 @@ def activation_at(activations: Sequence[Activation], app_id: str, partition: int
     if restated is not None and is_after(restated.positions.get(partition, ""), offset):
         return restated
     mine = [each for each in activations if each.scope in (app_id, ALL_APPS)]
-    passed: dict[str, Activation] = {}
+    passed: dict[str, Activation | None] = {}
     for activation in mine:
         position = activation.positions.get(partition)
         if position is not None and not is_after(position, offset):
-            passed[activation.scope] = activation
-    return passed.get(app_id) or passed.get(ALL_APPS) or next(iter(mine), None)
+            passed[activation.scope] = None if activation.digest == SHARED_RULES else activation
+    return (
+        passed.get(app_id) or passed.get(ALL_APPS) or next((each for each in mine if each.digest != SHARED_RULES), None)
+    )
 
 
 class RulesAt:

@@ -16,7 +16,15 @@ from typing import Protocol
 from graphweft_contracts import wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation, StoredRules, active_for, announced, newest, restated_scope
+from graphweft_contracts.rules_log import (
+    SHARED_RULES,
+    Activation,
+    StoredRules,
+    active_for,
+    announced,
+    newest,
+    restated_scope,
+)
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.mutation_summary import EMPTY, MutationSummary, union
 from graphweft_rules.matching.explain import named
@@ -279,6 +287,8 @@ class LoggedRules:
             )  # fmt: skip
 
     async def _rules_of(self, digest: str) -> RuleSet:
+        if digest == SHARED_RULES:
+            return RuleSet({})
         stored = await self._log.stored(digest)
         if stored is not None:
             return await asyncio.to_thread(self._make, stored)
@@ -348,7 +358,7 @@ class LoggedRules:
     def first(self, app_id: str) -> RuleSet:
         """Return the rules of the first activation for an app."""
         for activation in self.activations:
-            if activation.scope in (app_id, ALL_APPS):
+            if activation.scope in (app_id, ALL_APPS) and activation.digest != SHARED_RULES:
                 return self.sets[activation.digest]
         return self.none
 
@@ -398,4 +408,7 @@ class _Cursor:
                 self._ahead.insert(0, (position, activation.scope, activation.digest))
         while self._ahead and not is_after(self._ahead[-1][0], offset):
             _, scope, digest = self._ahead.pop()
-            self._scopes[scope] = digest
+            if digest == SHARED_RULES:
+                self._scopes.pop(scope, None)
+            else:
+                self._scopes[scope] = digest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from graphweft_contracts.rules_log import Activation
+from graphweft_contracts.rules_log import SHARED_RULES, Activation
 from graphweft_workers.ports.rules_log import RulesLog
 
 
@@ -13,7 +13,7 @@ async def lost_rule_sets(log: RulesLog, activations: Iterable[Activation]) -> di
 
     It reads the rule sets one by one. Raises ``BusUnavailable``.
     """
-    newest = {each.digest: each for each in activations}
+    newest = {each.digest: each for each in activations if each.digest != SHARED_RULES}
     return {digest: each for digest, each in newest.items() if await log.stored(digest) is None}
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from graphweft_contracts import BusUnavailable, GraphUnavailable, InvalidRules, InvalidSettings
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, active_for, newest
+from graphweft_workers.rule_sets.own_rules import own_rules_note
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.wiring.connections import dialects
@@ -288,7 +289,8 @@ async def push_if_new(bus: Bus, rules: RuleSet, folder: Path) -> None:
         await store(bus, rules)  # another version may have stored them, too
     if active is None or not was_active:
         pushed = await push(bus, rules)
-        logger.info("rules_pushed", folder=str(folder), rules=pushed.digest[:12])
+        note = own_rules_note(found)
+        logger.info("rules_pushed", folder=str(folder), rules=pushed.digest[:12], **({"message": note} if note else {}))
     elif active.digest != rules.digest:
         logger.warning(
             "rules_replaced",

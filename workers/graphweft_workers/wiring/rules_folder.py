@@ -15,6 +15,7 @@ from graphweft_rules import RuleSet
 from graphweft_rules.files.loader import TESTS, discover, unread_files, workflow_files
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.rule_sets.own_rules import own_rules_note
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.wiring.default_rules import has_default_rules, with_default_rules
@@ -134,7 +135,7 @@ class RulesFolder:
             await refuse_wrong_queries(self._graph, (*rules.mutations, *rules.injections), root)
         except GraphUnavailable as error:
             logger.warning("queries_not_checked", reason=str(error))
-        await push(self._bus, rules)
+        await self._activate(rules)
         if self._has_defaults(rules.files) and not has_default_rules(before):
             logger.info("default_rules_pushed", rules=rules.digest[:12], workflow=DEFAULT_WORKFLOW)
         gone = workflow_files(before).keys() - rules.workflows.keys()
@@ -239,10 +240,23 @@ class RulesFolder:
         )
         if usable.rules is None:
             return "", usable.faults
-        await push(self._bus, usable.rules)
+        await self._activate(usable.rules)
         self._files |= {root / name for name in usable.rules.files}
         changed = _changed_names(before, usable.rules.files)
         return f"rules {usable.rules.digest[:12]} are active: {', '.join(changed)}", usable.faults
+
+    async def _activate(self, rules: RuleSet) -> None:
+        """Push rules; say if they were replaced before, and which apps do not follow them."""
+        found = await self._bus.rules.activations()
+        await push(self._bus, rules)
+        before = newest(found, ALL_APPS)
+        if before is not None and any((each.scope, each.digest) == (ALL_APPS, rules.digest) for each in found):
+            self._say(
+                f"rules {rules.digest[:12]} are active again, and replace {before.digest[:12]} of "
+                f"{before.time:%Y-%m-%d %H:%M:%SZ}: {self._settings.rules} holds them"
+            )
+        if note := own_rules_note(found):
+            self._say(note)
 
     def _state(self) -> RulesState:
         return state_of(self._settings.rules, self._files)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from graphweft_contracts import GraphUnavailable
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation, StoredRules
+from graphweft_contracts.rules_log import Activation, StoredRules, newest, own_rules
 from graphweft_workers.engine.failures.dead_letter_counts import DeadLetterCause, count_causes
 from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
@@ -117,7 +117,8 @@ async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None 
     """
     partitions, letters = await bus.partitions.status(), await letter_count(bus.dead_letters)
     activations = await bus.rules.activations()
-    rules = {each.scope: each for each in activations if each.restates is None}
+    everywhere = newest(activations, ALL_APPS)
+    rules = ({} if everywhere is None else {ALL_APPS: everywhere}) | own_rules(activations)
     notes = {p.id: PositionNote.decode(p.note) for p in partitions}
     parked = [(number, app, each) for number, note in notes.items() for app, each in note.parked.items()]
     waits = any(each.why == "rules_lost" for _, _, each in parked)

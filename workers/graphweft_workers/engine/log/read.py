@@ -390,9 +390,16 @@ def _without_rules(rules: RuleSet, workflow: str | None) -> str:
             "again with another id, and drop this dead letter"
         )
     return (
-        f"no rules are active for the workflow {workflow!r}: add its rules or correct the name of their folder, and "
-        "push them; then these events are applied"
+        f"no rules are active for the workflow {workflow!r}{_same_word(workflow, rules)}: add its rules or correct the "
+        "name of their folder, and push them; then these events are applied. If the event names the wrong workflow, "
+        "correct it where you emit the event, and emit it again with another id"
     )
+
+
+def _same_word(workflow: str, rules: RuleSet) -> str:
+    """Return a hint at a workflow whose name differs in upper and lower case only: more would cost too much."""
+    same = next((name for name in rules.workflows if name.casefold() == workflow.casefold()), None)
+    return "" if same is None else f" (did you mean {same!r}?)"
 
 
 def internal_error(error: Exception) -> str:

@@ -11,6 +11,7 @@ from graphweft_contracts import Layout, channels
 from graphweft_workers.drivers import bus_driver
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.driver import BusOptions
+from graphweft_workers.ports.position_note import PositionNote
 
 __all__ = ("applied", "mutation_bus")
 
@@ -25,17 +26,20 @@ def mutation_bus(url: str, layout: Layout, *, lease_s: float) -> Bus:
 async def applied(*buses: Bus, worker: asyncio.Task[Any] | None = None) -> None:
     """Wait until the groups of the buses have read all events, those included that one makes for another.
 
-    ``worker`` must not end meanwhile.
+    An app with half of its last plan in the graph waits at the end of its partition. ``worker`` must not end meanwhile.
     """
-    before: list[tuple[int, str, int]] = []
+    before: list[tuple[int, str, int, list[str]]] = []
 
-    async def look() -> list[tuple[int, str, int]]:
-        return [(each.id, each.end, each.lag) for bus in buses for each in await bus.partitions.status()]
+    async def look() -> list[tuple[int, str, int, list[str]]]:
+        return [
+            (each.id, each.end, each.lag, [*PositionNote.decode(each.note).parked])
+            for bus in buses for each in await bus.partitions.status()
+        ]  # fmt: skip
 
-    def are_read(found: list[tuple[int, str, int]]) -> bool:
+    def are_read(found: list[tuple[int, str, int, list[str]]]) -> bool:
         nonlocal before
         # What one group has made of its last events may come between the looks at two.
         settled, before = len(buses) == 1 or found == before, found
-        return settled and not any(lag for _, _, lag in found)
+        return settled and not any(lag or parked for _, _, lag, parked in found)
 
-    await until(look, are_read, beside=worker, why="all events are applied (partition, end, lag)")
+    await until(look, are_read, beside=worker, why="all events are applied (partition, end, lag, apps that wait)")

@@ -113,7 +113,7 @@ class Place:
     async def fill(self, graph: Graph) -> None:
         await self.store.prepare(APP, FACT_KEYS)
         async with self._client() as run:
-            await run("MATCH (n) DETACH DELETE n", {})
+            await run("MATCH (n) WHERE NOT n:__App DETACH DELETE n", {})  # it says that there is a graph
             labels = sorted({label for label, _ in graph.nodes})
             for label in labels:
                 rows = [{"p": dict(said), "n": n} for n, (own, said) in enumerate(graph.nodes) if own == label]

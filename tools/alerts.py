@@ -85,6 +85,20 @@ ALERTS: Final = (
         "say, so their alerts are silent meanwhile.",
     ),
     Alert(
+        name="GraphweftRoleGone", minutes=5, severity="critical",
+        query='count by (role) (present_over_time(graphweft_role_running{role!~"mutation|console"}[3d])) '
+        "unless on (role) graphweft_role_running",
+        summary="The role {{ $labels.role }} is not scraped any more.",
+        steps="Start a process of it, or look why Prometheus does not reach it. Without `injection` each context "
+        "request times out, and without `gateway` requests over HTTP are refused. Without `archive` nothing is "
+        "archived, so nothing is trimmed either and the bus fills. Without `memory` memories get no vectors, "
+        "summaries, verdicts or facts. Alerts on figures of the role are silent meanwhile.\n\n"
+        "The alert is about roles that were scraped in the last three days, so a role that you do not run has none. "
+        "After three days it ends, also if the role is still gone. If you removed the role on purpose, silence the "
+        "alert for that long. Workers have [an alert of their own](#graphweftnoworker); consoles have none, because "
+        "no work waits for them.",
+    ),
+    Alert(
         name="GraphweftPartitionsUnowned", minutes=2, severity="critical",
         query="max(graphweft_partitions_unowned) > 0",
         summary="No worker holds {{ $value }} partitions: their events are not applied.",
@@ -301,7 +315,8 @@ def _after(minutes: int) -> str:
 
 def _for_people(summary: str) -> str:
     for label, word in (
-        ("{{ $labels.server }}", "bus or of the graph"), ("{{ $labels.role }}", "of a process"),
+        ("{{ $labels.server }}", "bus or of the graph"),
+        ("The role {{ $labels.role }} is", "A role is"), ("{{ $labels.role }}", "of a process"),
         ("{{ $value | humanizePercentage }}", "more than 80 %"), ("{{ $value }}", "some"),
         (": {{ $labels.reason }}", ""), (": {{ $labels.result }}", ""), (" ({{ $labels.kind }})", ""),
         ("The job {{ $labels.group }}", "A job"),

@@ -55,6 +55,12 @@ HEALTHY: Final[Series] = {
     'graphweft_connection_up{server="bus", instance="r1"}': "1x120",
     'graphweft_role_running{role="mutation", instance="w1"}': "0x5 1x115",
     'graphweft_role_running{role="injection", instance="r1"}': "1x120",
+    'graphweft_role_running{role="archive", instance="a1"}': "1x120",
+    'graphweft_role_running{role="memory", instance="m1"}': "1x120",
+    # Another process takes its place, and the console is closed.
+    'graphweft_role_running{role="gateway", instance="g1"}': "1x40 _x80",
+    'graphweft_role_running{role="gateway", instance="g2"}': "_x43 1x77",
+    'graphweft_role_running{role="console", instance="c1"}': "1x50 _x70",
     'graphweft_oldest_unapplied_seconds{partition="0", instance="w1"}': "0x20 90x2 0x98",
     'graphweft_oldest_unapplied_seconds{partition="1", instance="w1"}': "2x120",
     'graphweft_partition_lag_events{partition="0", instance="w1"}': "0x20 30000x10 0x90",
@@ -131,6 +137,13 @@ FAILURES: Final[Sequence[Failure]] = (
     Failure(
         alert="GraphweftNoWorker", labels={"role": "mutation"}, gone='graphweft_role_running{role="mutation"',
         summary="No mutation worker is scraped: no event is applied.",
+    ),
+    *(
+        Failure(
+            alert="GraphweftRoleGone", labels={"role": role}, gone=f'graphweft_role_running{{role="{role}"',
+            summary=f"The role {role} is not scraped any more.",
+        )
+        for role in ("injection", "archive", "memory", "gateway")
     ),
     Failure(
         alert="GraphweftPartitionsUnowned",
@@ -302,6 +315,19 @@ def test_an_alert_fires_for_its_failure(failure: Failure, tmp_path: Path) -> Non
 def test_each_alert_has_its_failure() -> None:
     assert {each.alert for each in FAILURES} == {each.name for each in ALERTS}
     assert len(ALERTS) >= 24
+
+
+def test_a_role_that_was_removed_is_forgotten_after_three_days(tmp_path: Path) -> None:
+    series = {
+        'graphweft_role_running{role="memory", instance="m1"}': "1x30 _x4400",
+        'graphweft_role_running{role="mutation", instance="w1"}': "1x4430",
+    }
+    [query] = [each.query for each in ALERTS if each.name == "GraphweftRoleGone"]
+    checks = [
+        {"expr": query, "eval_time": "71h", "exp_samples": [{"labels": '{role="memory"}', "value": 1}]},
+        {"expr": query, "eval_time": "73h", "exp_samples": []},
+    ]
+    assert promtool(tmp_path, [{"input_series": given(series), "promql_expr_test": checks}]) == ""
 
 
 def test_a_dead_letter_is_no_news_after_its_window(tmp_path: Path) -> None:

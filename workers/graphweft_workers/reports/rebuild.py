@@ -182,8 +182,10 @@ class RebuildReport:
             )
             return
         yield (
-            "The graphs differ. Something else than the rules has written to one, or a rule gives other results each "
-            "time."
+            "The graphs differ. After an upgrade that is expected if this version makes other nodes of the same "
+            "events: 'Upgrade' in docs/operations.md names them, and `graphweft rebuild --swap` puts the new graph in "
+            "the place of the live one. Otherwise something else than the rules has written to one, a rule gives other "
+            "results each time, or chats of an app with the order `chat` write to the same nodes."
         )
         if self.restored:
             yield (

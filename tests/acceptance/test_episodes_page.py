@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -44,6 +45,40 @@ def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
             {"r.name": "MEMBER_OF"}, {"r.name": "OWNS"},
         ]  # fmt: skip
         assert up.json(*asked, READING)["rows"] == [{"e.name": "Grace", "a.name": "role", "a.value": "lead"}]
+    finally:
+        up.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_saved_ontology_counts_after_what_up_says(tmp_path: Path) -> None:
+    file = tmp_path / "ontologies/plans_v1.yaml"
+    file.parent.mkdir()
+    text = "entity_types: {Person: a, Plan: b}\nedge_types: {HAS: c}\nedge_type_map:\n"
+    file.write_text(f"{text}  - {{source: Plan, target: Plan, edges: [HAS]}}\n")
+    structure = {
+        "entities": [{"type": "Person", "name": "Ann"}, {"type": "Plan", "name": "Gold"}],
+        "relations": [{"type": "HAS", "source": "Ann", "target": "Gold"}],
+    }
+
+    def episode(id: str) -> str:
+        data = {"user_id": "ann", "episode_type": "json", "schema_id": "plans_v1", "content": structure}
+        names = {"specversion": "1.0", "id": id, "source": "/crm", "type": "episode.add"}
+        return json.dumps({**names, "appid": "acme", "chatid": "ann", "data": data})
+
+    up = Up(tmp_path)
+    try:
+        refused = up.run("emit", "-", "--wait", stdin=episode("e1"))
+        assert refused.returncode == 1
+        assert "its `edge_type_map` allows no relations between them" in refused.stdout
+        file.write_text("entity_types: [")
+        assert "have errors, so those before go on" in up.said("ontologies")
+        file.write_text(f"{text}  - {{source: Person, target: Plan, edges: [HAS]}}\n")
+        assert "have started again with them: plans_v1.yaml" in up.said("ontologies have changed")
+        up.ok("dlq", "retry", "--all")
+        up.ok("emit", "-", "--wait", stdin=episode("e2"))
+        assert up.ok("dlq", "list", "--json") == "[]\n"
+        assert up.json("query", "--app", "acme", "MATCH (r:Relation) RETURN count(r) AS n")["rows"] == [{"n": 1}]
     finally:
         up.stop()
 

@@ -116,9 +116,9 @@ class Log:
 
         return asyncio.run(append())
 
-    def push(self, by: str = "one", scope: str = ALL_APPS) -> str:
+    def push(self, by: str = "one", scope: str = ALL_APPS, *, text: str = RULES) -> str:
         """Activate rules; return their digest."""
-        rules = compiled({"Shop/graph_injection.yaml": RULES.replace("{by}", by).encode()})
+        rules = compiled({"Shop/graph_injection.yaml": text.replace("{by}", by).encode()})
 
         async def activate() -> None:
             async with contextlib.aclosing(self.bus()) as bus:
@@ -305,6 +305,17 @@ async def test_a_follower_tells_of_entries_that_it_may_have_missed(url: str) -> 
 
 
 # show and why
+
+
+def test_why_says_that_a_match_without_a_hit_changes_nothing(log: Log) -> None:
+    log.push(text=RULES.replace("MERGE (o:Ratio", "MATCH (o:Ratio"))
+    log.emit(made("fine", **WHOLE))
+    log.apply()
+    said = log.run("events", "why", "fine").splitlines()
+    [order] = [line for line in said if line.startswith("orders/order ")]
+    [ratio] = [line for line in said if line.startswith("orders/ratio ")]
+    assert order.endswith(") is in the graph")
+    assert ratio.endswith(") has run, and changed nothing if its MATCH found nothing then")
 
 
 def test_why_names_rules_skips_dead_letters_and_retries(log: Log) -> None:

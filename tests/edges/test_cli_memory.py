@@ -80,6 +80,13 @@ class Up:
     def texts(self, *arguments: str) -> list[str]:
         return [row["text"] for row in self.json("memory", "list", *arguments)]
 
+    def said(self, text: str) -> str:
+        """Return the next line of ``up`` that has the text."""
+        for line in cast("Any", self._process.stdout):
+            if text in line:
+                return str(line)
+        raise AssertionError(f"`up` ended and never said {text!r}")
+
     def stop(self) -> None:
         self._process.terminate()
         self._process.communicate(timeout=120)

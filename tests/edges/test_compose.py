@@ -51,6 +51,8 @@ def test_variables_reach_the_settings_of_the_roles(monkeypatch: pytest.MonkeyPat
         assert (mounts["/rules"], mounts["/ontologies"]) == ("/mine/workflows", "/mine/ontologies")
         if name in ("worker", "responder", "memory", "console"):
             assert found.bus == found.graph == "redis://:p%2Fw@falkordb:6379"
+    mounts = {each["target"]: each["source"] for each in services["gateway"]["volumes"]}
+    assert (mounts["/rules"], mounts["/ontologies"]) == ("/mine/workflows", "/mine/ontologies")
     for name in ("gateway", "archive"):
         assert settings_of(services[name], monkeypatch, tmp_path).bus == "redis://:p%2Fw@falkordb:6379"
     server = services["falkordb"]["environment"]

@@ -24,6 +24,9 @@ from tests.services.maven import free_port
 from tests.services.waiting import until
 from tests.services.wheels import command, installed
 
+from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.ontologies import load_ontologies
+
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 ROLES: Final = ("mutation", "injection", "memory", "archive", "gateway", "console")
@@ -46,11 +49,16 @@ class Role:
 
 
 def of_compose() -> dict[str, Role]:
-    files = {"/gateway/tokens.yaml": TOKENS, "/console/tokens.yaml": TOKENS, **rules("/rules"), **ontologies()}
+    folders = {
+        "/gateway": {"/gateway/tokens.yaml": TOKENS}, "/console": {"/console/tokens.yaml": TOKENS},
+        "/rules": rules("/rules"), "/ontologies": ontologies("/ontologies"), "/archive": dict[str, str](),
+    }  # fmt: skip
     found = {}
     variables = {"GRAPHWEFT_EMBEDDER": "hash:32", "FALKORDB_PASSWORD": ""}
     for name, service in compose(**variables).items():
         if service.get("build") and not name.startswith("kafka"):
+            mounted = (folders[each["target"]] for each in service["volumes"])
+            files = {path: text for folder in mounted for path, text in folder.items()}
             role = Role(
                 arguments=service["command"], environment=image_environment() | service["environment"], files=files
             )
@@ -114,14 +122,23 @@ def of_chart(folder: Path) -> dict[str, Role]:
 
 
 def of_units() -> dict[str, Role]:
-    files = {
-        "/etc/graphweft/gateway-tokens.yaml": TOKENS, "/etc/graphweft/console-tokens.yaml": TOKENS,
-        **rules("/etc/graphweft/workflows"),
-    }  # fmt: skip
+    files = {"/etc/graphweft/gateway-tokens.yaml": TOKENS, "/etc/graphweft/console-tokens.yaml": TOKENS}
+    copied = {"workflows": rules, "ontologies": ontologies}
+    for source, target in re.findall(r"(?m)^cp -r (\S+) (\S+)", (ROOT / "docs/systemd.md").read_text("utf-8")):
+        files |= copied[source](target)
     more = {"GRAPHWEFT_PROBE_ADDRESS": "127.0.0.1:8081", "GRAPHWEFT_MEMORY_KEEP_DAYS": "30"}
     return {
         role: Role(arguments=["run", role], environment=unit_environment(role) | more, files=files) for role in ROLES
     }
+
+
+def roles_of(origin: str, folder: Path) -> dict[str, Role]:
+    makers: dict[str, Callable[[], dict[str, Role]]] = {
+        "chart": lambda: of_chart(folder), "compose": of_compose, "units": of_units,
+    }  # fmt: skip
+    found = makers[origin]()
+    assert found.keys() == set(ROLES)
+    return found
 
 
 def rules(folder: str) -> dict[str, str]:
@@ -132,8 +149,8 @@ def rules(folder: str) -> dict[str, str]:
     }
 
 
-def ontologies() -> dict[str, str]:
-    return {"/ontologies/crm_v1.yaml": ONTOLOGY.read_text("utf-8")}
+def ontologies(folder: str) -> dict[str, str]:
+    return {f"{folder}/crm_v1.yaml": ONTOLOGY.read_text("utf-8")}
 
 
 def lay_out(role: Role, root: Path) -> None:
@@ -170,15 +187,32 @@ def placed(role: Role, root: Path, url: str, port: int) -> tuple[list[str], dict
     return arguments, changed
 
 
+@pytest.mark.parametrize("origin", ["chart", "compose", "units"])
+def test_every_role_but_the_archive_reads_the_same_ontologies(
+    origin: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A gateway without them would refuse messages that the workers know."""
+    known = {}
+    for name, role in roles_of(origin, tmp_path).items():
+        root = tmp_path / name
+        (root / "work").mkdir(parents=True)
+        lay_out(role, root)
+        with monkeypatch.context() as patch:
+            for variable in [each for each in os.environ if each.startswith("GRAPHWEFT_")]:
+                patch.delenv(variable)
+            for variable, value in placed(role, root, "redis://127.0.0.1:1", 1)[1].items():
+                patch.setenv(variable, value)
+            patch.chdir(root / "work")
+            known[name] = "crm_v1" in load_ontologies(Settings.load()).ids
+    del known["archive"]
+    assert known == dict.fromkeys(known, True)
+
+
 @pytest.mark.long("units", "chart")
 @pytest.mark.timeout(_START_S + 60)
 @pytest.mark.parametrize("origin", ["chart", "compose", "units"])
 async def test_every_role_starts_with_its_variables(origin: str, url: str, tmp_path: Path) -> None:
-    makers: dict[str, Callable[[], dict[str, Role]]] = {
-        "chart": lambda: of_chart(tmp_path), "compose": of_compose, "units": of_units,
-    }  # fmt: skip
-    roles = makers[origin]()
-    assert roles.keys() == set(ROLES)
+    roles = roles_of(origin, tmp_path)
     installed()
     started: dict[str, tuple[subprocess.Popen[bytes], int, Path]] = {}
     try:

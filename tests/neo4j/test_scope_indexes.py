@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -32,6 +32,7 @@ from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Table, W
 from graphweft_workers.retrieval import fulltext, scope_indexes
 from graphweft_workers.retrieval.scope_index import ScopeIndex
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
+from graphweft_workers.retrieval.scope_marks import Marks, TargetMarks
 from graphweft_workers.retrieval.search import Searcher
 from graphweft_workers.support.timing import RetrievalTiming
 
@@ -296,11 +297,13 @@ async def test_a_purge_during_a_search_makes_its_index_wrong(url: str, falkordb:
     expected = await both.ask("shop", **asked)
     hits, asked_for = both.indexes.hits, both.embedded
 
-    async def purged(app_id: str, timeout_s: float) -> object:
-        both.indexes.purge_app(app_id)
-        return both.versions.version
+    read = both.indexes._read_marks
 
-    both.versions.current = purged  # type: ignore[method-assign]
+    async def purged(app_id: str, of: Iterable[TargetMarks], timeout_s: float) -> Marks:
+        both.indexes.purge_app(app_id)
+        return await read(app_id, of, timeout_s)
+
+    both.indexes._read_marks = purged  # type: ignore[method-assign]
     found = await both.ours.search("shop", SearchQuery(**asked), timeout_s=120)
     assert found.table == expected
     assert both.indexes.hits == hits

@@ -311,8 +311,8 @@ async def test_a_rollback_brings_the_graph_of_before_the_swap_back(app: App) -> 
         rebuilt = await app.digest("shop")
         again = await app.run("rebuild", "--app", "shop")
         assert again.code == 2
-        assert "`graphweft rollback` puts it back" in again.err
-        assert "`graphweft rebuild --drop` deletes it" in again.err
+        assert "`graphweft rollback --app shop` puts it back" in again.err
+        assert "`graphweft rebuild --app shop --drop` deletes it" in again.err
         await app.emit("shop", range(60, 80))
         await app.applied()
         for strangers in (1, 0):

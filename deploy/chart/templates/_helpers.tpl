@@ -26,14 +26,15 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 }}
 {{- end }}
 
-{{/* What each role runs and needs. `port` is that of its service; `grace` is how long it may take to end. */}}
+{{/* What each role runs and needs. `rules` are mounted with the ontologies, which the gateway knows messages by. `port` is
+     that of its service; `grace` is how long it may take to end. */}}
 {{- define "graphweft.roles" -}}
-worker: {run: mutation, graph: true, log: true, grace: 30}
-responder: {run: injection, graph: true, log: true, grace: 30}
-memory: {run: memory, graph: true, log: true, grace: 30}
+worker: {run: mutation, rules: true, graph: true, log: true, grace: 30}
+responder: {run: injection, rules: true, graph: true, log: true, grace: 30}
+memory: {run: memory, rules: true, graph: true, log: true, grace: 30}
 archive: {run: archive, log: true, grace: 30}
-gateway: {run: gateway, port: 8765, tokens: GRAPHWEFT_GATEWAY_TOKENS, grace: 30}
-console: {run: console, port: 8766, tokens: GRAPHWEFT_CONSOLE_TOKENS, graph: true, log: true, grace: 30}
+gateway: {run: gateway, port: 8765, tokens: GRAPHWEFT_GATEWAY_TOKENS, rules: true, grace: 30}
+console: {run: console, port: 8766, tokens: GRAPHWEFT_CONSOLE_TOKENS, rules: true, graph: true, log: true, grace: 30}
 {{- end }}
 
 {{- define "graphweft.image" -}}
@@ -82,12 +83,12 @@ redis://{{ include "graphweft.fullname" . }}-falkordb:6379
 {{- $_ := set $found "GRAPHWEFT_BUS_CERT_KEY" "/etc/graphweft/bus-tls/tls.key" -}}
 {{- end -}}
 {{- end -}}
+{{- if .facts.rules }}{{ $_ := set $found "GRAPHWEFT_RULES" "/rules" }}{{ end -}}
 {{- if .facts.graph -}}
 {{- $_ := set $found "GRAPHWEFT_GRAPH_URL" ($values.graph.url | default (include "graphweft.ownServer" .root)) -}}
 {{- with $values.graph.user }}{{ $_ := set $found "GRAPHWEFT_GRAPH_USER" . }}{{ end -}}
 {{- if $values.graph.existingSecret }}{{ $_ := set $found "GRAPHWEFT_GRAPH_PASSWORD_FILE" "/etc/graphweft/graph/password" }}{{ end -}}
 {{- if $values.graph.tls.existingSecret }}{{ $_ := set $found "GRAPHWEFT_GRAPH_CA" "/etc/graphweft/graph-tls/ca.crt" }}{{ end -}}
-{{- $_ := set $found "GRAPHWEFT_RULES" "/rules" -}}
 {{- range $model := list "embedder" "extractor" "summariser" "judge" -}}
 {{- $it := get $values $model -}}
 {{- $_ := set $found (printf "GRAPHWEFT_%s" (upper $model)) $it.name -}}
@@ -192,7 +193,7 @@ containers:
     {{- end }}
     volumeMounts:
       - {name: tmp, mountPath: /tmp}
-      {{- if .facts.graph }}
+      {{- if .facts.rules }}
       {{- if $values.rules.files }}
       # One by one: a key of a ConfigMap holds no slash, and so workflows have regular folders.
       {{- range $path, $_ := $values.rules.files }}
@@ -218,7 +219,7 @@ containers:
 volumes:
   - name: tmp
     emptyDir: {sizeLimit: 256Mi}
-  {{- if .facts.graph }}
+  {{- if .facts.rules }}
   - name: rules
     {{- if $values.rules.files }}
     configMap: {name: {{ include "graphweft.fullname" .root }}-rules}

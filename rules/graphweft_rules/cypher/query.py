@@ -60,6 +60,11 @@ class Cypher:
         """The query to run: one statement without ``;`` and comments; clock calls are parameters."""
         return self.outline.text
 
+    @property
+    def needs_match(self) -> bool:
+        """Whether the query begins with MATCH, and so changes nothing where that finds nothing."""
+        return self.statement.lstrip()[:5].upper() == "MATCH"
+
     def origin(self, line: int, column: int) -> tuple[int, int]:
         """Return the line and column in ``text`` of a line and column in ``statement``; all count from 1.
 

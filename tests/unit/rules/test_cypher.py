@@ -355,6 +355,19 @@ def test_no_false_alarm(text: str) -> None:
     assert codes(text) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "needs"),
+    [
+        ("// of an order\n match (o:Order {id: $id}) SET o.late = true", True),
+        ("MATCH(o:Order {id: $id}) DETACH DELETE o", True),
+        ("MERGE (o:Order {id: $id}) WITH o MATCH (c:Customer {id: $c}) MERGE (c)-[:HAS]->(o)", False),
+        ("OPTIONAL MATCH (o:Order {id: $id}) MERGE (c:Customer {id: $c})", False),
+    ],
+)
+def test_what_begins_with_a_match_changes_nothing_without_a_hit(text: str, needs: bool) -> None:
+    assert parse(text, role="mutation").needs_match is needs
+
+
 def test_clock_values_are_utc_and_of_one_width() -> None:
     names = frozenset({"__datetime", "__timestamp", "__date", "__localdatetime", "__localtime", "__time"})
     assert clock_values(names, WHEN) == {

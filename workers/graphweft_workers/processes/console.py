@@ -112,7 +112,7 @@ class ConsoleProcess:
                     await asyncio.to_thread(_refuse, self._listener)
                 await asyncio.sleep(_RESTART_S)
         finally:
-            await self._end()
+            await self.end()
             self.close()
 
     async def _run(self, listener: socket.socket, environment: Mapping[str, str]) -> int:
@@ -130,7 +130,8 @@ class ConsoleProcess:
         )
         return await self.process.wait()
 
-    async def _end(self) -> None:
+    async def end(self) -> None:
+        """End the process, if it runs; the next visit starts it again while it is ``watch``ed."""
         if self.process is not None:
             await end_process(self.process, _STOP_S)
 

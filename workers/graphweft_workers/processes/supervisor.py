@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from graphweft_workers.support.log_limit import LogLimit
 from graphweft_workers.support.tasks import end_tasks
 from graphweft_workers.wiring import features as jobs
 from graphweft_workers.wiring.connections import make_bus, make_graph
+from graphweft_workers.wiring.ontologies import load_ontologies, ontologies_folder, ontology_contents
 from graphweft_workers.wiring.rules import check_usable, load_rules
 from graphweft_workers.wiring.rules_folder import RulesFolder, RulesState, brings_defaults, state_of
 
@@ -46,6 +47,8 @@ _LAST_RESTART_S: Final = 5.0
 _STEADY_S: Final = 10.0
 """A process that ran this long is restarted at once; a shorter run doubles the wait."""
 _LOOK_S: Final = 0.1
+_SAVES_S: Final = 0.25
+"""How often the ontologies are looked at."""
 _DISK_S: Final = 5.0
 """How often the free space of the disk is looked at."""
 _DISK_LINE_S: Final = 600.0
@@ -78,6 +81,8 @@ class Supervisor:
         self._roles = (*_ROLES, *more, *(("archive",) if settings.archives else ()))
         self._deaths: dict[str, list[str]] = {role: [] for role in self._roles}
         """By role: how its processes ended."""
+        self._renewed: set[int] = set()
+        """Ids of processes that are ended, so that others take their places."""
         self._stopping = asyncio.Event()
         self.console = ""
         """What to tell the user about the console, once all roles serve; empty: nothing."""
@@ -113,7 +118,7 @@ class Supervisor:
                 "this user may write"
             ) from error
         # With data of an earlier run, the bus may have the rules already, so they are loaded only if it lacks them.
-        seen = state_of(self._settings.rules)
+        seen, ontologies = state_of(self._settings.rules), ontology_contents(self._settings)
         rules = None if self._server.has_data() else self._load_first()
         await jobs.try_out(self._settings)
         self._folder.acquire()
@@ -125,6 +130,7 @@ class Supervisor:
             watchers += [asyncio.create_task(self._watch_disk())]
             watchers += [asyncio.create_task(self._watch(role)) for role in self._roles]
             console = ConsoleProcess(self._settings, self._folder.path)
+            watchers.append(asyncio.create_task(self._watch_ontologies(ontologies, console)))
             self.console = console.listen()
             watching = asyncio.create_task(console.watch(self._settings.as_environment()))
             starting = asyncio.create_task(self._until_ready())
@@ -144,7 +150,7 @@ class Supervisor:
                 await asyncio.gather(starting, watching, *watchers, return_exceptions=True)
             await asyncio.gather(*watchers)
         finally:
-            await self._end_children()
+            await self._end_children(self._children)
             await self._server.stop()
             with contextlib.suppress(OSError):
                 (self._folder.path / PROCESSES_FILE).unlink(missing_ok=True)
@@ -189,6 +195,42 @@ class Supervisor:
                 await folder.know_active()
             await self._or_stop(folder.follow(seen))  # by itself it ends with an unexpected error only
 
+    async def _watch_ontologies(self, used: Mapping[str, bytes], console: ConsoleProcess) -> None:
+        """Start the roles again when the ontologies have changed and have no errors: a process reads them once."""
+        folder, seen = ontologies_folder(self._settings), used
+        while not self._stopping.is_set():
+            await self._pause(_SAVES_S)
+            found = await asyncio.to_thread(ontology_contents, self._settings)
+            if found == seen:
+                continue
+            await self._pause(_SAVES_S)  # an editor may write a file in several steps
+            if found != await asyncio.to_thread(ontology_contents, self._settings):
+                continue
+            seen = found
+            try:
+                await asyncio.to_thread(load_ontologies, self._settings)
+            except InvalidRules as error:
+                self._say(f"ontologies in {folder} have errors, so those before go on:\n{error}\ncorrect this and save")
+                continue
+            changed = [name for name in sorted({*used, *found}) if used.get(name) != found.get(name)]
+            if changed:
+                used = found
+                await self._renew(console)
+                self._say(f"ontologies have changed, and the roles have started again with them: {', '.join(changed)}")
+            else:
+                self._say(f"the ontologies in {folder} have no errors any more, and are those in use")
+
+    async def _renew(self, console: ConsoleProcess) -> None:
+        """End the roles that read ontologies, and wait until they serve again."""
+        readers = [role for role in self._roles if role != "archive"]
+        children = {
+            role: child for role, child in self._children.items() if role in readers and child.returncode is None
+        }
+        self._renewed |= {child.pid for child in children.values()}
+        await asyncio.gather(console.end(), self._end_children(children))
+        while not self._stopping.is_set() and any([await self._waits_for(role) for role in readers]):
+            await self._pause(_LOOK_S)
+
     async def _watch(self, role: str) -> None:
         wait_s = _FIRST_RESTART_S
         while not self._stopping.is_set():
@@ -201,6 +243,10 @@ class Supervisor:
                 return
             if self._clock.monotonic() - began > _STEADY_S:
                 wait_s = _FIRST_RESTART_S
+            if child.pid in self._renewed:
+                self._renewed.discard(child.pid)
+                heartbeat.forget(role, child.pid)
+                continue
             beat = heartbeat.read(role, child.pid)
             heartbeat.forget(role, child.pid)
             error = beat.error if beat is not None and beat.error else f"see {self._log or 'its log above'}"
@@ -296,12 +342,12 @@ class Supervisor:
         finally:
             await end_tasks(working, stop)
 
-    async def _end_children(self) -> None:
+    async def _end_children(self, children: Mapping[str, asyncio.subprocess.Process]) -> None:
         async def end(role: str, child: asyncio.subprocess.Process) -> None:
             if not await end_process(child, _STOP_S):
                 logger.warning("service_killed", role=role, after_s=_STOP_S)
 
-        await asyncio.gather(*(end(role, child) for role, child in self._children.items()))
+        await asyncio.gather(*(end(role, child) for role, child in children.items()))
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -186,8 +186,8 @@ class Rebuild:
             other = "--graph-template for another name, or --into for another server"
             raise InvalidSettings(
                 f"the graph of {app_id!r} from before the last swap is at the place of the new one: `graphweft "
-                f"rollback` puts it back unless the past was restated since, `graphweft rebuild --drop` deletes it; or "
-                f"give {other}"
+                f"rollback --app {app_id}` puts it back unless the past was restated since, `graphweft rebuild --app "
+                f"{app_id} --drop` deletes it; or give {other}"
                 if is_kept
                 else f"a graph of {app_id!r} exists at the place of the new one: give --resume to continue an "
                 f"interrupted rebuild, --drop to delete it, {other}"
@@ -195,7 +195,7 @@ class Rebuild:
         if exists and basis.erasures != count:
             raise InvalidSettings(
                 f"the graph of {app_id!r} at the place of the new one was made before something was erased of the app, "
-                "and may hold it: delete it by `graphweft rebuild --drop`"
+                f"and may hold it: delete it by `graphweft rebuild --app {app_id} --drop`"
             )
         wanted = await self._wanted_basis(basis, is_kept=is_kept)
         if exists and basis.rules != wanted and kept:

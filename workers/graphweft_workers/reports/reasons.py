@@ -42,6 +42,8 @@ _SAID: dict[Outcome, str] = {
     "not_in_graph": "is not in the graph, although workers have passed it: was the graph deleted or restored?",
     "unknown": "may be applied: the graph does not answer",
 }
+_MATCHED: Final = "has run, and changed nothing if its MATCH found nothing then"
+"""Of an applied mutation that begins with MATCH: nobody keeps what each row found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,8 @@ class Reasons:
         yield f"batch: {_batch(self.fate.effect)}"
         for bound, outcome in self.outcomes:
             mutation = bound.mutation
-            yield f"{mutation.rule}/{mutation.id} ({mutation.place}) {_SAID[outcome]}"
+            is_conditional = outcome == "applied" and mutation.cypher.needs_match
+            yield f"{mutation.rule}/{mutation.id} ({mutation.place}) {_MATCHED if is_conditional else _SAID[outcome]}"
             yield from (f"    {line}" for line in mutation.cypher.statement.strip().splitlines())
             params = json.dumps(bound.params, ensure_ascii=False, default=str)
             yield f"    with {short(params, _PARAMS)}"

@@ -136,7 +136,7 @@ class RebuildReport:
         others = "that the live graph has not skipped"
         skipped = (f"mutation was skipped {others}", f"mutations were skipped {others}")
         if self.given:
-            skipped = ("mutation the new rules skip", "mutations the new rules skip")
+            skipped = ("mutation or event the new rules skip", "mutations or events the new rules skip")
         if self.restored:
             yield f"{counted(self.restored, 'more event')} came from a snapshot"
         if self.skips:

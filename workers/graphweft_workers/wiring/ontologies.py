@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +22,26 @@ def load_ontologies(settings: Settings) -> Ontologies:
     """
     from graphweft_workers.features.episodes import ontologies
 
-    folder = settings.rules.parent / ontologies.FOLDER
+    folder = ontologies_folder(settings)
     return ontologies.load_ontologies(folder) if folder.is_dir() else ontologies.Ontologies()
+
+
+def ontologies_folder(settings: Settings) -> Path:
+    """Return the folder ``ontologies`` beside ``settings.rules``, which may not exist."""
+    from graphweft_workers.features.episodes import ontologies
+
+    return settings.rules.parent / ontologies.FOLDER
+
+
+def ontology_contents(settings: Settings) -> dict[str, bytes]:
+    """Return the contents of the ontology files as they are now, by name."""
+    from graphweft_workers.features.episodes import ontologies
+
+    folder, found = ontologies_folder(settings), dict[str, bytes]()
+    for file in ontologies.ontology_files(folder) if folder.is_dir() else ():
+        with contextlib.suppress(OSError):  # it may be removed just now
+            found[file.name] = file.read_bytes()
+    return found
 
 
 def make_refusal(ontologies: Ontologies) -> Callable[[Event], str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -10,6 +11,7 @@ from graphweft_contracts import DeadLetter, DeadLetterReason
 
 SKIPS: Final[frozenset[DeadLetterReason]] = frozenset({"skipped", "no_rules"})
 """Reasons that are not failures: a value or the rules were missing."""
+_NUMBERS: Final = re.compile(r"\d+")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,12 +35,19 @@ class DeadLetterCause:
         return f"{self.rule}/{self.mutation}" if self.rule else f"workflow {self.workflow or '(none)'}"
 
 
+def _detail(letter: DeadLetter) -> str | None:
+    """Return what tells causes of one mutation and reason apart; None if a message is about one event."""
+    if letter.reason in SKIPS:
+        return letter.message
+    # The message says what is wrong where: "entities[3].type" and "entities[7].type" are one cause.
+    return _NUMBERS.sub("0", letter.message) if letter.reason == "invalid_event" else None
+
+
 def count_causes(letters: Iterable[DeadLetter]) -> list[DeadLetterCause]:
     """Return the causes, those with the most events first."""
     found: dict[tuple[str | None, ...], DeadLetterCause] = {}
     for letter in letters:
-        # The message of a skip names the cause; that of a failure is about one event.
-        detail = letter.message if letter.reason in SKIPS else None
+        detail = _detail(letter)
         names = (letter.app_id, letter.workflow, letter.rule, letter.mutation)
         cause = found.setdefault(
             (*names, letter.reason, detail),

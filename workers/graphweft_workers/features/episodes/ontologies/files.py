@@ -61,7 +61,7 @@ def load_ontologies(folder: Path) -> Ontologies:
 
     Raises ``RulesError`` with the findings of all files if one is an error.
     """
-    read = [_read(path) for path in _files(folder)] if folder.exists() else []
+    read = [_read(path) for path in ontology_files(folder)] if folder.exists() else []
     findings = [finding for each in read for finding in each.findings] + _several(read)
     if errors(findings):
         raise RulesError(findings)
@@ -75,7 +75,7 @@ def lint_ontologies(paths: Iterable[Path]) -> list[Finding]:
     """
     findings: list[Finding] = []
     for path in paths:
-        read = [_read(file) for file in (_files(path) if path.is_dir() else [path])]
+        read = [_read(file) for file in (ontology_files(path) if path.is_dir() else [path])]
         findings += [finding for each in read for finding in each.findings] + _several(read)
         if path.is_dir():
             findings.extend(_ignored(path))
@@ -162,7 +162,8 @@ def _holds_ontologies(path: Path) -> bool:
     return path.name == FOLDER and path.is_dir() and not (path / FILE_NAME).exists()
 
 
-def _files(folder: Path) -> list[Path]:
+def ontology_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that are read as ontologies. Raises ``RulesError`` if it is none."""
     if not folder.is_dir():
         message = "not a folder: pass the folder that holds the ontologies"
         raise RulesError([Finding(level="error", code="missing-file", message=message, place=Place(file=str(folder)))])

@@ -27,6 +27,9 @@ _UNSEEN: Final = frozenset({"Cf", "Mn"})
 """Characters that are not seen, or only at another one: they part no word."""
 
 
+AFTER_A_CHANGE: Final = "an ontology that was changed or added counts after a restart"
+
+
 class OntologyError(InvalidEvent):
     """The episode does not fit its ontology, or the ontology does not exist."""
 
@@ -115,8 +118,8 @@ class Ontology:
             allowed = self.edge_types_between(*ends)
             if relation.type not in allowed:
                 msg = (
-                    f"{where}: {self.schema_id} has no {relation.type!r} from {ends[0]!r} to {ends[1]!r}; allowed: "
-                    f"{', '.join(allowed) or 'no relations'}"
+                    f"{where}: {self.schema_id} has no {relation.type!r} from {ends[0]!r} to {ends[1]!r}; its "
+                    f"`edge_type_map` allows {', '.join(allowed) or 'no relations'} between them; {AFTER_A_CHANGE}"
                 )
                 raise OntologyError(msg)
         return kept
@@ -189,7 +192,8 @@ class Ontology:
             raise OntologyError(self._unknown(where, type, self.allowed_entity_types))
 
     def _unknown(self, where: str, type: str, allowed: tuple[str, ...]) -> str:
-        return f"{where}: {self.schema_id} has no type {type!r}{did_you_mean(type, allowed)}: use {', '.join(allowed)}"
+        near = did_you_mean(type, allowed)
+        return f"{where}: {self.schema_id} has no type {type!r}{near}: use {', '.join(allowed)}; {AFTER_A_CHANGE}"
 
     def _without_excluded(self, said: Structure) -> Structure:
         excluded = set(self.excluded_entity_types)

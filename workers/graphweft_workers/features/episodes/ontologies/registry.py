@@ -9,7 +9,7 @@ from typing import Final
 from graphweft_contracts.wire import did_you_mean
 from graphweft_workers.features.edge_rules import NO_RULES, EdgeEnds, EdgeRule
 from graphweft_workers.features.episodes.ontologies import agent_memory_v1
-from graphweft_workers.features.episodes.ontologies.ontology import Ontology, OntologyError
+from graphweft_workers.features.episodes.ontologies.ontology import AFTER_A_CHANGE, Ontology, OntologyError
 
 EPISODE_TAG: Final = "<graphiti_episode"
 """Without a schema id, content with this tag uses ``agent_memory_v1``."""
@@ -58,11 +58,9 @@ class Ontologies:
         if found is None:
             # Without the unknown id, because messages never quote events.
             near = did_you_mean(schema_id, self._by_id)
-            msg = (
-                f"unknown schema_id{near}: use {', '.join(self._by_id)}, or leave it out; "
-                "an ontology that was just added is known after a restart"
+            raise OntologyError(
+                f"unknown schema_id{near}: use {', '.join(self._by_id)}, or leave it out; {AFTER_A_CHANGE}"
             )
-            raise OntologyError(msg)
         return found
 
     def resolve(self, schema_id: str | None, content: str) -> Ontology | None:

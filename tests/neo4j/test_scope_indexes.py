@@ -290,20 +290,22 @@ async def test_no_index_is_used_for_another_version_of_the_graph(url: str, falko
     assert both.indexes.hits > hits
 
 
-async def test_a_purge_during_a_search_makes_its_index_wrong(url: str, falkordb: GraphStore) -> None:
+async def test_a_purge_during_a_search_makes_its_index_wrong(
+    url: str, falkordb: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await fill(falkordb, url, "shop", await batches([({"user_id": "u"}, ["a dog", "a cat"])]))
     both = Both(falkordb)
     asked = {"text": "dog", "memory": {"user_id": "u"}, "of": "memories", "index_type": "hybrid"}
     expected = await both.ask("shop", **asked)
     hits, asked_for = both.indexes.hits, both.embedded
 
-    read = both.indexes._read_marks
+    read = ScopeIndexes._read_marks
 
-    async def purged(app_id: str, of: Iterable[TargetMarks], timeout_s: float) -> Marks:
-        both.indexes.purge_app(app_id)
-        return await read(app_id, of, timeout_s)
+    async def purged(indexes: ScopeIndexes, app_id: str, of: Iterable[TargetMarks], timeout_s: float) -> Marks:
+        indexes.purge_app(app_id)
+        return await read(indexes, app_id, of, timeout_s)
 
-    both.indexes._read_marks = purged  # type: ignore[method-assign]
+    monkeypatch.setattr(ScopeIndexes, "_read_marks", purged)
     found = await both.ours.search("shop", SearchQuery(**asked), timeout_s=120)
     assert found.table == expected
     assert both.indexes.hits == hits

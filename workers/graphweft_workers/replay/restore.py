@@ -27,7 +27,9 @@ from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import all_letters, put_letters
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.graph_basis import write_basis
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.purges import purges_after
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.graphs_lease import GraphsLease
 from graphweft_workers.replay.histories import replay_preludes
@@ -161,6 +163,7 @@ class Restore:
             except GraphDiffers:
                 await self._check_alone(bus)  # they may be the reason
                 raise
+            await self._write_basis(bus)
             for history in self._histories:
                 target = blobs.below(preludes.folder_of(self._app_id, history.number))
                 for name in await history.blobs.names(""):
@@ -177,6 +180,13 @@ class Restore:
             if not done:
                 await asyncio.shield(self._undo(blobs, lease))
         return RestoreResult(events=restored.events, digest=restored.digest, dead_letters=len(letters), rules=rules)
+
+    async def _write_basis(self, bus: Bus) -> None:
+        """Let the graph say that it is from after all that was erased from an app of this name, or restated."""
+        needed = (await purges_after(bus.purges, None)).needed.get(self._app_id)
+        made = await self._graph.checkpoints(self._app_id, timeout_s=TIMING.replay.query_s)
+        if needed is not None:
+            await write_basis(self._graph, self._app_id, min(made, default=0), needed)
 
     async def _undo(self, blobs: BlobStore, lease: GraphsLease) -> None:
         await lease.check()  # what is there may be of the command that has taken over

@@ -131,12 +131,12 @@ class LoopConnection:
 
     async def flush(self, timeout_s: float) -> bool:
         """Wait until all events that are buffered now are on the bus, or are refused; return False if that takes longer
-        than ``timeout_s``.
+        than ``timeout_s``, or the client closes first.
         """
         waiting = list(self.outbox.pending())
         if waiting:
             await asyncio.wait([pending.position for pending in waiting], timeout=timeout_s)
-        return all(pending.settled for pending in waiting)
+        return all(pending.settled and not isinstance(pending.refusal, BusUnavailable) for pending in waiting)
 
     async def aclose(self, drain_s: float) -> None:
         """Send buffered events for at most ``drain_s`` seconds, and close."""

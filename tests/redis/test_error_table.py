@@ -182,7 +182,6 @@ def test_rules_of_which_none_can_be_used_keep_up_from_starting(tmp_path: Path) -
     rules = tmp_path / "rules"
     assert found == {
         f"{rules}/Syntax/graph_injection.yaml:5:15:",
-        f"{rules}/Shape/graph_injection.yaml:3:5:",
         f"{rules}/Shape/graph_injection.yaml:5:5:",
         f"{rules}/Shape/graph_injection.yaml:6:5:",
         f"{rules}/Cypher/graph_injection.yaml:6:42:",

@@ -629,6 +629,9 @@ async def test_without_the_bus_the_marks_alone_tell(url: str, bus: Bus, graph: F
     away: Any = Away()
     writer = await writer_on(graph)
     async with answering(rules, graph, bus=replace(bus, log=away, partitions=away, purges=away)) as pipeline:
+        reply = await pipeline.answer(request())  # nobody knows what was erased
+        assert (reply.injected, [each.reason for each in reply.missing]) == ({}, ["graph_unavailable"])
+    async with answering(rules, graph, bus=replace(bus, log=away, partitions=away)) as pipeline:
         assert (await pipeline.answer(request(after="0:1-0"))).stale_by is None
         asked = request(after="0:2-0", budget_ms=200)
         assert (await pipeline.answer(asked)).stale_by == 1

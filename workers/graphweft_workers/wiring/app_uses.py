@@ -17,7 +17,10 @@ from graphweft_workers.settings.settings import Settings
 
 @dataclass(slots=True, kw_only=True)
 class AppUses:
-    """The use of all apps, those nearest to a quota first, and what hinders the look at it."""
+    """The use of all apps, and what hinders the look at it.
+
+    First are those of which requests were refused, then those nearest to a quota.
+    """
 
     apps: Sequence[AppUse]
     notes: Sequence[str] = field(default_factory=list[str])
@@ -66,4 +69,5 @@ async def app_uses(settings: Settings, bus: Bus) -> AppUses:
         for name, each in wait_records(records, EFFECTS)
         if each.waits(now, EFFECTS_SHOWN_S)
     ]
-    return AppUses(apps=apps, notes=notes, effects=effects)
+    refused_first = sorted(apps, key=lambda use: not any(use.refused.values()))
+    return AppUses(apps=refused_first, notes=notes, effects=effects)

@@ -244,7 +244,7 @@ async def test_of_two_swaps_at_once_one_is_refused_and_the_graph_is_exact(app: A
     codes = sorted(each.returncode or 0 for each in both)
     assert codes in ([0, 1], [0, 2]), said  # 2: the first one had ended, and its graph from before is there
     why = " ".join(said[0 if both[0].returncode else 1].split())
-    assert "works on the graphs of 'shop' since" in why or "`graphweft rollback` puts it back" in why, said
+    assert "works on the graphs of 'shop' since" in why or "`graphweft rollback --app shop` puts it back" in why, said
     assert await app.digest("shop") == live
     code, found = await app.rebuild("--app", "shop", "--verify", "--graph-template", "{app_id}.again")
     assert (code, found["same"], found["restored"] > 0) == (0, True, True), found

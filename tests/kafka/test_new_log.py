@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.services.buses import why_apps_wait
 from tests.services.commands import inside
 from tests.services.environment import clean_environment
 from tests.services.fixtures import empty_kafka
@@ -23,7 +24,6 @@ from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.kafka.bus import kafka_bus
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.wiring.rules import push
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -64,12 +64,6 @@ async def notes(graph: FalkorDBStore) -> list[int]:
     return []
 
 
-async def why(bus: Bus) -> dict[str, str]:
-    """Return why apps wait."""
-    [partition] = await bus.partitions.status()
-    return {app: each.why for app, each in PositionNote.decode(partition.note).parked.items()}
-
-
 async def test_events_of_a_new_log_do_not_count_as_applied(
     kafka: KafkaServer, kafka_url: str, url: str, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
 ) -> None:
@@ -82,7 +76,7 @@ async def test_events_of_a_new_log_do_not_count_as_applied(
         await push(bus, rules, "*")
         await send(kafka_url, range(10, 20))  # more than the old log had
         async with working(bus, graph, rules):
-            await until(lambda: why(bus), lambda found: found == {APP: "needs_rebuild"}, why="the app waits")
+            await until(lambda: why_apps_wait(bus), lambda found: found == {APP: "needs_rebuild"}, why="the app waits")
             assert await notes(graph) == [*range(5)]
             [letter] = await bus.dead_letters.read(limit=10)
             assert (letter.reason, letter.position, letter.count) == ("trimmed", "0:4", 5), "the new log is longer"
@@ -95,7 +89,7 @@ async def test_events_of_a_new_log_do_not_count_as_applied(
             assert done.code == 0, done.err
             await send(kafka_url, [20])
             await until(lambda: notes(graph), lambda found: found == [*range(10, 21)], why="the graph is of the log")
-            await until(lambda: why(bus), lambda found: not found, why="no app waits")
+            await until(lambda: why_apps_wait(bus), lambda found: not found, why="no app waits")
 
 
 async def test_a_worker_goes_on_when_all_topics_were_lost(
@@ -105,7 +99,11 @@ async def test_a_worker_goes_on_when_all_topics_were_lost(
     async with working(bus, graph, rules):
         await until(lambda: notes(graph), lambda found: found == [*range(5)], why="the events are applied")
         await empty_kafka(kafka)
-        await until(lambda: why(bus), lambda found: not found, why="the worker has made the topics again")
+        await until(lambda: why_apps_wait(bus), lambda found: not found, why="the worker has made the topics again")
         await send(kafka_url, [30])
-        await until(lambda: why(bus), lambda found: found == {APP: "needs_rebuild"}, why="the worker reads the new log")
+        await until(
+            lambda: why_apps_wait(bus),
+            lambda found: found == {APP: "needs_rebuild"},
+            why="the worker reads the new log",
+        )
         assert [(each.reason, each.position) for each in await bus.dead_letters.read(limit=10)] == [("trimmed", "0:4")]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio as redis
+from tests.services.buses import why_apps_wait
 from tests.services.commands import inside
 from tests.services.environment import clean_environment
 from tests.services.rules import rules_of_parts
@@ -25,7 +26,6 @@ from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.wiring.rules import push
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -63,12 +63,6 @@ async def notes(graph: GraphStore, app_id: str = APP) -> list[int]:
         found = await graph.read(app_id, "MATCH (n:Note) RETURN n.id ORDER BY n.id", {}, timeout_s=20)
         return [row[0] for row in found.rows]
     return []
-
-
-async def why(bus: Bus) -> dict[str, str]:
-    """Return why apps wait."""
-    [partition] = await bus.partitions.status()
-    return {app: each.why for app, each in PositionNote.decode(partition.note).parked.items()}
 
 
 async def applied(bus: Bus, graph: GraphStore, rules: RuleSet, expected: list[int]) -> None:
@@ -109,7 +103,9 @@ async def test_a_graph_that_holds_a_lost_event_waits(
         await add(raw, number, now + at_ms)
     await add(raw, 9, now + since_ms[-1] + 1, "bank")
     async with working(bus, graph, rules):
-        await until(lambda: why(bus), lambda found: found == {APP: "needs_rebuild"}, why="the app waits for a rebuild")
+        await until(
+            lambda: why_apps_wait(bus), lambda found: found == {APP: "needs_rebuild"}, why="the app waits for a rebuild"
+        )
         await until(lambda: notes(graph, "bank"), lambda found: found == [9], why="other apps go on")
         assert await notes(graph) == [1, 2], "nothing is passed over, and nothing comes behind the lost event"
         environment = clean_environment() | {"GRAPHWEFT_BUS_URL": url, "GRAPHWEFT_GRAPH_URL": url}
@@ -122,7 +118,7 @@ async def test_a_graph_that_holds_a_lost_event_waits(
         done = await asyncio.to_thread(inside, [*rebuild, "--accept-losses"], environment, folder=tmp_path)
         assert done.code == 0, done.err
         await until(lambda: notes(graph), lambda found: found == [1, *since], why="the graph is that of the log")
-        await until(lambda: why(bus), lambda found: not found, why="no app waits")
+        await until(lambda: why_apps_wait(bus), lambda found: not found, why="no app waits")
 
 
 async def test_a_graph_whose_last_event_was_trimmed_goes_on(
@@ -151,7 +147,9 @@ async def test_a_stream_that_is_gone_takes_nothing_with_it_silently(
     environment = clean_environment() | {"GRAPHWEFT_BUS_URL": url, "GRAPHWEFT_GRAPH_URL": url}
     environment["GRAPHWEFT_RULES"] = str(tmp_path)
     async with working(bus, graph, rules):
-        await until(lambda: why(bus), lambda found: found == {APP: "needs_rebuild"}, why="the app waits for a rebuild")
+        await until(
+            lambda: why_apps_wait(bus), lambda found: found == {APP: "needs_rebuild"}, why="the app waits for a rebuild"
+        )
         assert await notes(graph) == [1, 2, 3, 4]
         assert await gaps(bus) == [("trimmed", None, f"0:{now + 4}-0")]
         rebuild = ["rebuild", "--app", APP, "--swap"]
@@ -163,7 +161,7 @@ async def test_a_stream_that_is_gone_takes_nothing_with_it_silently(
         done = await asyncio.to_thread(inside, [*rebuild, "--accept-losses"], environment, folder=tmp_path)
         assert done.code == 0, done.err
         await until(lambda: notes(graph), lambda found: found == [6], why="the graph is that of the log")
-        await until(lambda: why(bus), lambda found: not found, why="no app waits")
+        await until(lambda: why_apps_wait(bus), lambda found: not found, why="no app waits")
 
 
 async def gaps(bus: Bus) -> list[tuple[str, str | None, str]]:
@@ -220,7 +218,9 @@ async def test_as_many_new_nodes_hide_none_that_the_log_lost(
         await add(raw, number, now + number)
     environment = environment_of(url, tmp_path)
     async with working(bus, graph, rules):
-        await until(lambda: why(bus), lambda found: found == {APP: "needs_rebuild"}, why="the app waits for a rebuild")
+        await until(
+            lambda: why_apps_wait(bus), lambda found: found == {APP: "needs_rebuild"}, why="the app waits for a rebuild"
+        )
         [letter] = await bus.dead_letters.read(limit=10)
         assert letter.count == 4, "the activation of the rules, and the three events"
         assert "and 4 entries up to it were never written" in letter.message
@@ -235,7 +235,7 @@ async def test_as_many_new_nodes_hide_none_that_the_log_lost(
         done = await asyncio.to_thread(inside, [*rebuild, "--accept-losses"], environment, folder=tmp_path)
         assert done.code == 0, done.err
         await until(lambda: notes(graph), lambda found: found == [4, 5, 6, 7], why="the graph is that of the log")
-        await until(lambda: why(bus), lambda found: not found, why="no app waits")
+        await until(lambda: why_apps_wait(bus), lambda found: not found, why="no app waits")
         for command in (["rebuild", "--app", APP, "--drop"], restating):
             done = await asyncio.to_thread(inside, command, environment, folder=tmp_path)
             assert done.code == 0, done.err

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio as redis
+from tests.services.buses import why_apps_wait
 from tests.services.commands import inside
 from tests.services.environment import clean_environment
 from tests.services.fixtures import Logs
@@ -30,7 +31,6 @@ from graphweft_workers.engine.plan.digest import read_digest
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import START, Checkpoint, OtherGraph, Write
-from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.rules import push
 
@@ -83,11 +83,6 @@ async def notes(raw: Any, name: str = NAME) -> list[int]:
     with contextlib.suppress(redis.ResponseError):
         return [v for [v] in (await raw.execute_command("GRAPH.RO_QUERY", name, "MATCH (n:Note) RETURN n.id"))[1]]
     return []
-
-
-async def why(bus: Bus) -> dict[str, str]:
-    [partition] = await bus.partitions.status()
-    return {app: each.why for app, each in PositionNote.decode(partition.note).parked.items()}
 
 
 async def make(graph: FalkorDBStore, app_id: str) -> None:
@@ -169,7 +164,7 @@ async def test_an_app_waits_while_the_graph_under_its_name_is_not_its_own(
     await raw.rename(OTHER_NAME, NAME)
     await emit(url, APP, 2)
     async with working(bus, graph, rules):
-        await until(lambda: why(bus), lambda found: found == {APP: "other_graph"}, why="the app waits")
+        await until(lambda: why_apps_wait(bus), lambda found: found == {APP: "other_graph"}, why="the app waits")
         assert await notes(raw) == [7]
         settings = Settings.load(bus_url=url, graph_url=url, rules=str(tmp_path))
         checks = {check.name: check for check in await examine(settings)}
@@ -189,7 +184,7 @@ async def test_an_app_waits_while_the_graph_under_its_name_is_not_its_own(
         assert [each.reason for each in await bus.dead_letters.read(limit=10)] == []
         await raw.rename(NAME, OTHER_NAME)  # the graph of the app is gone, and the log has all of it
         await until(lambda: notes(raw), lambda found: sorted(found) == [1, 2], why="its graph is made again")
-        await until(lambda: why(bus), lambda found: not found, why="no app waits")
+        await until(lambda: why_apps_wait(bus), lambda found: not found, why="no app waits")
         assert await notes(raw, OTHER_NAME) == [7]
 
 

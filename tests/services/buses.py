@@ -13,7 +13,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.driver import BusOptions
 from graphweft_workers.ports.position_note import PositionNote
 
-__all__ = ("applied", "mutation_bus")
+__all__ = ("applied", "mutation_bus", "why_apps_wait")
 
 
 def mutation_bus(url: str, layout: Layout, *, lease_s: float) -> Bus:
@@ -43,3 +43,9 @@ async def applied(*buses: Bus, worker: asyncio.Task[Any] | None = None) -> None:
         return settled and not any(lag or parked for _, _, lag, parked in found)
 
     await until(look, are_read, beside=worker, why="all events are applied (partition, end, lag, apps that wait)")
+
+
+async def why_apps_wait(bus: Bus) -> dict[str, str]:
+    """Return, by app, why it waits; the bus has one partition."""
+    [partition] = await bus.partitions.status()
+    return {app: each.why for app, each in PositionNote.decode(partition.note).parked.items()}

@@ -20,8 +20,8 @@ from graphweft_workers.engine.failures.dead_letter_counts import SKIPS, DeadLett
 from graphweft_workers.engine.log.log_time import ClocksDiffer, log_time
 from graphweft_workers.ports.check import Check
 from graphweft_workers.ports.dead_letters import letter_count
-from graphweft_workers.ports.graph_basis import GraphBasis, read_basis
-from graphweft_workers.ports.graph_store import GraphStore, OtherGraph, is_new
+from graphweft_workers.ports.graph_basis import GraphBasis, why_older
+from graphweft_workers.ports.graph_store import GraphStore, OtherGraph
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.ports.position_note import PositionNote
@@ -653,16 +653,12 @@ async def _erased_again(settings: Settings, needed: Mapping[str, GraphBasis]) ->
     async with aclosing(make_graph(settings)) as store:
         for app_id in sorted(needed)[:_MOST_GRAPHS]:
             try:
-                basis = await read_basis(store, app_id, timeout_s=_GRAPH_S)
-                if not basis.older_than(needed[app_id], app_id):
-                    continue
-                if basis == GraphBasis() and is_new(await store.checkpoints(app_id, timeout_s=_GRAPH_S)):
-                    continue
+                if await why_older(store, app_id, needed[app_id], timeout_s=_GRAPH_S):
+                    apps.append(app_id)
             except QueryFailed:  # of this app alone
                 continue
             except GraphUnavailable:
                 return []  # another check says that the server does not answer
-            apps.append(app_id)
     if not apps:
         return []
     found = f"from before something was erased, or the past was restated, and may hold it again: {_listed(apps)}"

@@ -15,8 +15,8 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.purges import PurgeFollower
-from graphweft_workers.ports.graph_basis import GraphBasis, read_basis
-from graphweft_workers.ports.graph_store import GraphStore, is_new
+from graphweft_workers.ports.graph_basis import GraphBasis, why_older
+from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import TIMING, ContextTiming
 
@@ -80,11 +80,7 @@ class GraphAges:
     async def _ask(self, app_id: str, needed: GraphBasis) -> _Age:
         seen = self.clock.monotonic()
         try:
-            basis = await read_basis(self.graph, app_id, timeout_s=self.timing.version_s)
-            older = basis.older_than(needed, app_id)
-            if older and basis == GraphBasis():  # the first event gives a new graph its basis
-                marks = await self.graph.checkpoints(app_id, timeout_s=self.timing.version_s)
-                older = "" if is_new(marks) else older
+            older = await why_older(self.graph, app_id, needed, timeout_s=self.timing.version_s)
         except GraphUnavailable:
             self.breaker.failed(app_id)
             raise

@@ -13,7 +13,7 @@ from typing import Final
 
 from graphweft_contracts.rules_log import Activation, newest, restated_scope
 from graphweft_rules.cypher.query import parse
-from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Write
+from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Write, is_new
 from graphweft_workers.support.timing import TIMING
 
 _RESTATED: Final = "restated:"
@@ -71,6 +71,18 @@ async def read_basis(graph: GraphStore, app_id: str, *, timeout_s: float = TIMIN
         return GraphBasis()
     rules, kept, erasures, rejected = found.rows[0]
     return GraphBasis(rules=str(rules or ""), kept=bool(kept), erasures=int(erasures or 0), rejected=bool(rejected))
+
+
+async def why_older(graph: GraphStore, app_id: str, needed: GraphBasis, *, timeout_s: float) -> str:
+    """Return why an app's graph is from before one with the basis ``needed``; empty: it is not, or is new.
+
+    The first event gives a new graph its basis. Raises like ``read_basis``.
+    """
+    basis = await read_basis(graph, app_id, timeout_s=timeout_s)
+    why = basis.older_than(needed, app_id)
+    if why and basis == GraphBasis() and is_new(await graph.checkpoints(app_id, timeout_s=timeout_s)):
+        return ""
+    return why
 
 
 async def write_basis(graph: GraphStore, app_id: str, partition: int, basis: GraphBasis) -> None:

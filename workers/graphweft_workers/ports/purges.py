@@ -85,6 +85,11 @@ async def put_purge(log: RecordLog, purge: Purge) -> None:
     await log.put(purge.key, purge.encode())
 
 
+async def needed_basis(log: RecordLog, app_id: str) -> GraphBasis | None:
+    """Return the basis that the graph of an app needs to have, see ``Purges.needed``. Raises ``BusUnavailable``."""
+    return (await purges_after(log, None)).needed.get(app_id)
+
+
 async def purges_after(log: RecordLog, mark: int | None) -> Purges:
     """Return the purges after a mark; for None those of all time, with the mark that is reached.
 

@@ -214,8 +214,10 @@ class Erasure:
         named = named_of(entry)
         if named is None or not self._subject.holds(entry):
             return False
-        if wire.RETRY in entry.fields or self._subject.user_id is None or not named.made_of:
-            return wire.RETRY in entry.fields or named.type in INTERNAL_TYPES
+        if wire.RETRY in entry.fields:
+            return True
+        if self._subject.user_id is None or not named.made_of:
+            return named.type in INTERNAL_TYPES
         return not self._subject.said.isdisjoint(named.made_of)  # and not of what the user says meanwhile
 
     async def _check_complete(self, partitions: Sequence[int]) -> list[LogGap]:

@@ -26,7 +26,7 @@ from graphweft_workers.ports.dead_letters import put_letters
 from graphweft_workers.ports.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
 from graphweft_workers.ports.graph_store import START, GraphStore
 from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.ports.purges import Purge, purges_after, put_purge
+from graphweft_workers.ports.purges import Purge, needed_basis, put_purge
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.graph_losses import GraphLosses
 from graphweft_workers.replay.graphs_lease import GraphsLease
@@ -251,7 +251,7 @@ class Rebuild:
 
     async def _needed(self) -> GraphBasis:
         """Return what the bus says that the live graph needs to have."""
-        return (await purges_after(self._log.bus.purges, None)).needed.get(self._app_id, GraphBasis())
+        return await needed_basis(self._log.bus.purges, self._app_id) or GraphBasis()
 
     async def _wanted_basis(self, basis: GraphBasis, *, is_kept: bool) -> str:
         """Return the basis of the new graph; follow the log if the given rules were recorded before an interruption."""

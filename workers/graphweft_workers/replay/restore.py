@@ -29,7 +29,7 @@ from graphweft_workers.ports.dead_letters import all_letters, put_letters
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_basis import write_basis
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.ports.purges import purges_after
+from graphweft_workers.ports.purges import needed_basis
 from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.graphs_lease import GraphsLease
 from graphweft_workers.replay.histories import replay_preludes
@@ -183,9 +183,9 @@ class Restore:
 
     async def _write_basis(self, bus: Bus) -> None:
         """Let the graph say that it is from after all that was erased from an app of this name, or restated."""
-        needed = (await purges_after(bus.purges, None)).needed.get(self._app_id)
-        made = await self._graph.checkpoints(self._app_id, timeout_s=TIMING.replay.query_s)
+        needed = await needed_basis(bus.purges, self._app_id)
         if needed is not None:
+            made = await self._graph.checkpoints(self._app_id, timeout_s=TIMING.replay.query_s)
             await write_basis(self._graph, self._app_id, min(made, default=0), needed)
 
     async def _undo(self, blobs: BlobStore, lease: GraphsLease) -> None:

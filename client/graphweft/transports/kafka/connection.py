@@ -201,7 +201,7 @@ async def started(client: Any) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def administrating(servers: Servers, request_ms: int) -> AsyncGenerator[AIOKafkaAdminClient]:
+async def admin_client(servers: Servers, request_ms: int) -> AsyncGenerator[AIOKafkaAdminClient]:
     """Lend a connection for topics and groups. Raises ``KafkaError`` or ``OSError``."""
     admin = AIOKafkaAdminClient(**servers.options, request_timeout_ms=request_ms)
     try:

@@ -27,7 +27,7 @@ from graphweft.time_limit import time_limit
 from graphweft.transport import CLOSED, MAX_CONTEXT_BYTES, encoded, read_reply, seconds_left
 from graphweft.transports.kafka.connection import (
     Servers,
-    administrating,
+    admin_client,
     bus_errors,
     find_replies,
     is_of_content,
@@ -187,7 +187,7 @@ class KafkaContext:
             request_timeout_ms=self._timing.request_ms,
         )
         try:
-            async with administrating(self._servers, self._timing.request_ms) as admin:
+            async with admin_client(self._servers, self._timing.request_ms) as admin:
                 own = await find_replies(admin, self._app_id)
                 if own is not None and not self._app_id:
                     raise OwnReplies

@@ -22,7 +22,7 @@ from aiokafka.errors import (
 
 from graphweft.time_limit import time_limit
 from graphweft.transport import MAX_EVENT_BYTES, Outcome, Outgoing, check_sizes, positions_of
-from graphweft.transports.kafka.connection import administrating, bus_errors, find_topics, record_of, servers, started
+from graphweft.transports.kafka.connection import admin_client, bus_errors, find_topics, record_of, servers, started
 from graphweft.transports.kafka.context import KafkaContext, OwnReplies, end_producer
 from graphweft.transports.kafka.layout import agreed_layout, stored_layout
 from graphweft.transports.kafka.timing import KAFKA_TIMING, KafkaTiming
@@ -183,7 +183,7 @@ class KafkaTransport:
     async def _current_layout(self) -> Layout:
         now = self._clock.monotonic()
         if self._layout is None:
-            async with administrating(self._servers, self._timing.request_ms) as admin:
+            async with admin_client(self._servers, self._timing.request_ms) as admin:
                 present = await find_topics(admin, self._new.partitions, self._servers.copies)
                 self._layout = await agreed_layout(self._servers, admin, present, self._new.order)
             self._layout_at = now

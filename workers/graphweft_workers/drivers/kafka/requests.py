@@ -25,7 +25,7 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
 
 from graphweft.transports.kafka.connection import (
-    administrating,
+    admin_client,
     bus_errors,
     is_of_content,
     make_context_topics,
@@ -223,7 +223,7 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         )
         try:
             with bus_errors("the bus is unavailable"):
-                async with administrating(self._servers, _REQUEST_MS) as admin:
+                async with admin_client(self._servers, _REQUEST_MS) as admin:
                     await make_context_topics(admin, self._partitions, self._servers.copies)
                 await start_client(producer)
                 await start_client(group)

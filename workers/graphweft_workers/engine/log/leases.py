@@ -157,14 +157,14 @@ class LeaseHolder:
                     await self._release(number)
         await self._release(number)
 
-    async def goes_on(self, number: int) -> None:
+    async def end_interruption(self, number: int) -> None:
         """Note that the work of a partition fails no more, or that another worker gets it."""
         if number in self.interrupted:
             self.interrupted.discard(number)
             await self._tell(number, None, 0.0)
 
     async def _release(self, number: int) -> None:
-        await self.goes_on(number)
+        await self.end_interruption(number)
         if self._thread is not None:
             self._thread.held.discard(number)
         try:
@@ -236,7 +236,7 @@ class Lease:
                     if not reading.done() and (not await self.goes_on() or self._is_broken_off):
                         return Batch(entries=[])
                 batch = reading.result()
-            await holder.goes_on(self.number)
+            await holder.end_interruption(self.number)
             if batch.entries or batch.lost or batch.stepped or monotonic() >= until or not await self.goes_on():
                 return batch
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import itertools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis.asyncio as redis
@@ -24,7 +26,9 @@ from graphweft_workers.archive import archived_bus
 from graphweft_workers.archive.archiver import archive_now
 from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.drivers.redis.bus import redis_bus
+from graphweft_workers.engine.apply.log_misfit import lost_entries
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import CommittedPosition, Entry, EventLog
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.wiring.rules import push
 
@@ -204,6 +208,40 @@ async def test_a_graph_goes_on_whose_last_event_is_in_a_gap_of_the_archive(
 def environment_of(url: str, folder: Path, **more: str) -> dict[str, str]:
     found = clean_environment() | {"GRAPHWEFT_BUS_URL": url, "GRAPHWEFT_GRAPH_URL": url}
     return found | {"GRAPHWEFT_RULES": str(folder), **more}
+
+
+class GrowingLog:
+    """A log to which events come whenever a page of it is read."""
+
+    def __init__(self, log: EventLog, come: Callable[[], Awaitable[None]]) -> None:
+        self._log = log
+        self._come = come
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
+        await self._come()
+        return await self._log.after(partition, offset, limit=limit)
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+async def test_events_that_come_meanwhile_are_not_taken_for_lost_ones(
+    bus: Bus, graph: GraphStore, raw: Any, lost: int
+) -> None:
+    numbers = itertools.count(1)
+    now = int(time.time() * 1000) + 10_000
+
+    async def come() -> None:
+        if (number := next(numbers)) < 30:
+            await add(raw, number, now + number)
+
+    for _ in range(15):
+        await come()
+    tenth = (await bus.log.after(0, "", limit=10))[-1].offset
+    growing = dataclasses.replace(bus, log=cast(EventLog, GrowingLog(bus.log, come)))
+    position = CommittedPosition(offset=tenth, count=10 + lost)
+    assert (await lost_entries(growing, graph, 0, position)).number == lost
 
 
 async def test_as_many_new_nodes_hide_none_that_the_log_lost(

@@ -73,7 +73,8 @@ async def lost_entries(bus: Bus, graph: GraphStore, number: int, position: Commi
         return LostEntries(had, exact=True)
     since = 0
     with contextlib.suppress(EntriesLost):
-        async for page in pages(bus.log, number, position.offset):
+        # Up to the end that the status names: what came after it is not counted there.
+        async for page in pages(bus.log, number, position.offset, to=status.end):
             since += len(page)
     return LostEntries(had - (status.written - since), exact=False)
 

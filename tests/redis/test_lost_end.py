@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis.asyncio as redis
@@ -32,6 +33,7 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import CommittedPosition
+from graphweft_workers.ports.partitions import Partitions, PartitionStatus
 from graphweft_workers.replay.app_log import AppLog
 
 pytestmark = pytest.mark.integration
@@ -62,8 +64,8 @@ async def emit(url: str, first: int, count: int) -> list[str]:
 async def found(bus: Bus, folder: Path) -> tuple[list[str], list[str]]:
     """Return what ``breaks`` and ``verify`` say."""
     blobs = open_blobs(str(folder))
-    broken = await breaks(bus, ArchiveReader(blobs), await bus.partitions.status())
-    return broken, [fault async for each in verify(blobs, bus) for fault in each.faults]
+    broken = await breaks(bus, ArchiveReader(blobs), range(await bus.partitions.count()))
+    return list(broken.values()), [fault async for each in verify(blobs, bus) for fault in each.faults]
 
 
 async def lose(url: str, raw: Any, bus: Bus, folder: Path, *, lost: int, after: int) -> str:
@@ -110,6 +112,44 @@ async def test_a_bus_that_goes_on_is_not_blamed(url: str, raw: Any, bus: Bus, tm
     assert await found(bus, tmp_path) == ([], [])
     await emit(url, 30, 10)
     assert await found(bus, tmp_path) == ([], [])
+
+
+class BusyPartitions:
+    """Partitions of which somebody archives and trims the entries whenever their status was asked."""
+
+    def __init__(self, partitions: Partitions, work: Callable[[], Awaitable[None]], *, first: bool) -> None:
+        self._partitions = partitions
+        self._work = work
+        self._first = first
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._partitions, name)
+
+    async def status(self) -> Sequence[PartitionStatus]:
+        if self._first:
+            await self._work()
+        found = await self._partitions.status()
+        if not self._first:
+            await self._work()
+        return found
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_bus_that_is_archived_and_trimmed_meanwhile_is_not_blamed(
+    url: str, raw: Any, bus: Bus, tmp_path: Path, first: bool
+) -> None:
+    stream = channels.events_stream(int((await emit(url, 0, 30))[0].partition(":")[0]))
+    blobs = open_blobs(str(tmp_path))
+    await archive_now(bus, blobs)
+
+    async def work() -> None:
+        await emit(url, 30, 10)
+        await archive_now(bus, blobs)
+        await raw.xtrim(stream, maxlen=3, approximate=False)
+
+    busy = dataclasses.replace(bus, partitions=cast(Partitions, BusyPartitions(bus.partitions, work, first=first)))
+    assert await breaks(busy, ArchiveReader(blobs), range(await bus.partitions.count())) == {}
+    assert [fault async for each in verify(blobs, busy) for fault in each.faults] == []
 
 
 async def test_commands_fail(url: str, raw: Any, bus: Bus, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from graphweft_contracts import BusUnavailable, Transient, channels, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.blobs import ArchiveUnavailable
-from graphweft_workers.archive.continuation import breaks_at
+from graphweft_workers.archive.continuation import breaks
 from graphweft_workers.archive.erasure import erase_again
 from graphweft_workers.archive.merge import merge_small
 from graphweft_workers.archive.reader import ArchiveReader
@@ -256,9 +256,9 @@ class PartitionCopy:
     async def _check_same_log(self) -> None:
         """Raise if the bus does not continue the archive: a mixture could not be replayed."""
         number = self.number
-        if broken := await breaks_at(self._bus, self._reader, [number]):
+        if broken := (await breaks(self._bus, self._reader, [number])).get(number):
             raise ArchiveUnavailable(
-                f"{broken[0]}. If it is another log, give this bus an archive of its own (GRAPHWEFT_ARCHIVE_URL)",
+                f"{broken}. If it is another log, give this bus an archive of its own (GRAPHWEFT_ARCHIVE_URL)",
                 retry_after_s=5.0,
             )
 

@@ -58,8 +58,7 @@ async def join(
     and ``GraphUnavailable``.
     """
     reader = ArchiveReader(blobs)
-    statuses = [each for each in await bus.partitions.status() if each.id == partition]
-    if not await breaks(bus, reader, statuses):
+    if not await breaks(bus, reader, [partition]):
         return None
     _check_can_join(driver)
     layout, archived = await bus.partitions.layout(), await ArchivedState(blobs).layout()
@@ -70,7 +69,8 @@ async def join(
             f"{archived.partitions}; or give it an archive of its own (GRAPHWEFT_ARCHIVE_URL)"
         )
     end = await reader.end(partition)
-    fork = await _fork(bus, reader, partition, statuses[0].trimmed)
+    status = next(each for each in await bus.partitions.status() if each.id == partition)
+    fork = await _fork(bus, reader, partition, status.trimmed)
     first = await bus.log.after(partition, fork.offset, limit=1)
     moved = bool(first) and not is_after(first[0].offset, end.offset)
     apps: set[str] = set()

@@ -20,7 +20,7 @@ from graphweft_contracts import DeadLetter, Layout
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.rules_log import Activation, StoredRules, digest_of
 from graphweft_workers.archive.blobs import ArchiveUnavailable
-from graphweft_workers.archive.continuation import breaks_at
+from graphweft_workers.archive.continuation import breaks
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.segments import MOST_BYTES
 from graphweft_workers.ports.blobs import BlobStore
@@ -105,7 +105,7 @@ class ArchivedState:
             return
         reader = ArchiveReader(self._blobs)
         archived = await reader.partitions()  # one listing for all
-        if archived and await breaks_at(bus, reader, archived):
+        if archived and await breaks(bus, reader, archived):
             return  # the copies that are there may have what the bus lost; `bus mend` reads them
         with tempfile.TemporaryFile() as lines:
             digest = hashlib.sha256()

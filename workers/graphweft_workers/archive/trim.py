@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from graphweft_contracts import channels
 from graphweft_workers.archive.blobs import ArchiveUnavailable
-from graphweft_workers.archive.continuation import breaks_at
+from graphweft_workers.archive.continuation import breaks
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.offsets import later, offset_order
@@ -51,7 +51,7 @@ async def trim(bus: Bus, reader: ArchiveReader, partition: int) -> TrimPlace:
         first = await bus.log.after(partition, "", limit=1)
         if first and offset_order(first[0].offset) <= offset_order(place.offset):
             # An entry of another log may have a number that the archive has.
-            if broken := await breaks_at(bus, reader, [partition]):
-                raise ArchiveUnavailable(f"{broken[0]}. Nothing was removed from the bus")
+            if broken := (await breaks(bus, reader, [partition])).get(partition):
+                raise ArchiveUnavailable(f"{broken}. Nothing was removed from the bus")
             await bus.partitions.trim(partition, place.offset)
     return place

@@ -16,7 +16,6 @@ from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.ports.partitions import PartitionStatus
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,12 +45,11 @@ async def verify(
     the partition in hand after each segment. Raises ``ArchiveUnavailable`` and ``BusUnavailable``.
     """
     reader = ArchiveReader(blobs)
-    partitions = () if bus is None else await bus.partitions.status()
     for number in await reader.partitions():
         found = VerifiedPartition(partition=number)
         await _check(blobs, reader, found, tell)
         if bus is not None and not found.faults:
-            await _compare(bus, reader, found, partitions)
+            await _compare(bus, reader, found)
         yield found
 
 
@@ -138,12 +136,10 @@ def _last_of(name: str) -> int:
     return segment.last if segment is not None else 0
 
 
-async def _compare(
-    bus: Bus, reader: ArchiveReader, found: VerifiedPartition, partitions: Sequence[PartitionStatus]
-) -> None:
-    broken = await breaks(bus, reader, (each for each in partitions if each.id == found.partition))
+async def _compare(bus: Bus, reader: ArchiveReader, found: VerifiedPartition) -> None:
+    broken = await breaks(bus, reader, [found.partition])
     if broken:
-        found.faults += broken
+        found.faults += broken.values()
         return
     end = await reader.end(found.partition)
     try:
@@ -152,7 +148,9 @@ async def _compare(
         found.faults.append(f"partition {found.partition}: the bus does not continue the archive: {error}")
         return
     if lost:
-        gap = LogGap(partition=found.partition, first=end.count + 1, last=end.count + lost)
+        await reader.refresh(found.partition)  # what was archived meanwhile may have been trimmed
+        archived = max(end.count, (await reader.end(found.partition)).count)
+        gap = LogGap(partition=found.partition, first=archived + 1, last=end.count + lost)
         found.faults += [
             f"partition {found.partition}: {counted(part.entries, 'entry')} after {end.offset} "
             f"{'is' if part.entries == 1 else 'are'} neither archived nor on the bus"

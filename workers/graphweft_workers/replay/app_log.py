@@ -9,7 +9,7 @@ from datetime import datetime
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.archive.app_part import is_event
-from graphweft_workers.archive.continuation import breaks_at
+from graphweft_workers.archive.continuation import breaks
 from graphweft_workers.archive.erasures import Erasures, erasures_in
 from graphweft_workers.archive.log_gaps import LogGap, check_accepted, log_gaps, missing_entries
 from graphweft_workers.archive.preludes import Prelude, folder_of, is_of_prelude, prelude_of, preludes_in
@@ -117,8 +117,8 @@ class AppLog:
         partitions = await self.partitions()
         if self.bus.archive is not None and self.bus.unarchived is not None:
             alone = replace(self.bus, log=self.bus.unarchived)
-            if broken := await breaks_at(alone, ArchiveReader(self.bus.archive), partitions):
-                raise InvalidSettings(f"the graph of {self.app_id!r} cannot be rebuilt: {broken[0]}")
+            for broken in (await breaks(alone, ArchiveReader(self.bus.archive), partitions)).values():
+                raise InvalidSettings(f"the graph of {self.app_id!r} cannot be rebuilt: {broken}")
         gaps = await log_gaps(self.bus, partitions)
         check_accepted(gaps, f"the graph of {self.app_id!r} cannot be rebuilt", archived=self.bus.archive is not None)
         return gaps

@@ -88,12 +88,11 @@ async def archive_state(settings: Settings, bus: Bus, partitions: Sequence[Parti
         await reader.partitions()  # one listing for all
         rebuild = await to_rebuild(make_archive(settings))
         async with contextlib.aclosing(make_bus(settings, archived=False)) as alone:
-            broken = {each.id: why for each in partitions if (why := await breaks(alone, reader, [each]))}
+            broken = await breaks(alone, reader, [each.id for each in partitions])
         found = await _progress(reader, bus, [each for each in partitions if each.id not in broken], groups)
     except Transient as error:
         return ArchiveState(enabled=True, error=" ".join(str(error).split()))
-    faults = [each for number in broken for each in broken[number]]
-    return ArchiveState(enabled=True, breaks=faults, to_rebuild=rebuild, **found)
+    return ArchiveState(enabled=True, breaks=list(broken.values()), to_rebuild=rebuild, **found)
 
 
 async def _progress(

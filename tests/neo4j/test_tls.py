@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ssl
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,7 +15,7 @@ from tests.services.neo4j import Neo4jServer
 from tests.services.tls_proxy import tls_proxy
 
 from graphweft import Client
-from graphweft.transports.access import ServerLogin
+from graphweft.transports.access import ServerLogin, tls_context
 from graphweft_contracts import BusUnavailable, Event, GraphUnavailable, InvalidSettings, channels
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
@@ -76,6 +78,62 @@ async def test_neo4j_over_tls_needs_the_authority(neo4j_server: Neo4jServer, tmp
                 with pytest.raises(GraphUnavailable):
                     await store.check()
             await store.aclose()
+
+
+def replace_files(folder: Path, authority: Authority, name: str) -> ServerLogin:
+    """Write the files of a client, as whoever renews certificates does; they keep their names."""
+    made = authority.sign(name)
+    for source, to in ((authority.file, "ca"), (made.cert, "cert"), (made.key, "key")):
+        (folder / f"{to}.new").write_bytes(source.read_bytes())
+        (folder / f"{to}.new").rename(folder / to)
+    return ServerLogin(ca=str(folder / "ca"), cert=str(folder / "cert"), cert_key=str(folder / "key"))
+
+
+async def test_certificates_that_were_replaced_are_used_for_the_next_connection(
+    server: EmbeddedServer, neo4j_server: Neo4jServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    login = replace_files(tmp_path, old, "first")
+    where = urlsplit(neo4j_server.uri)
+
+    async def open_socket() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_unix_connection(server.socket)
+
+    async def open_bolt() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(where.hostname, where.port)
+
+    async def shake_hands(context: ssl.SSLContext, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        writer.write(b"PING\r\n")
+        assert await reader.readline() == b"+PONG\r\n"
+        writer.close()
+
+    async with contextlib.AsyncExitStack() as stack:
+        async with (
+            tls_proxy(open_socket, old.sign("one"), clients=old.file) as redis_port,
+            tls_proxy(open_bolt, old.sign("two")) as bolt_port,
+        ):
+            bus = redis_bus(login.applied(f"rediss://127.0.0.1:{redis_port}", "bus"))
+            stack.push_async_callback(bus.aclose)
+            graph = Neo4jStore(ServerLogin(ca=login.ca).applied(f"bolt+s://127.0.0.1:{bolt_port}", "graph"))
+            stack.push_async_callback(graph.aclose)
+            context = tls_context(login.ca, login.cert, login.cert_key)
+            await bus.partitions.layout()
+            await graph.check()
+            await shake_hands(context, redis_port)
+        replace_files(tmp_path, new, "second")
+        async with (
+            tls_proxy(open_socket, new.sign("three"), clients=new.file, port=redis_port),
+            tls_proxy(open_bolt, new.sign("four"), port=bolt_port),
+        ):
+            await bus.partitions.count(fresh=True)
+            await graph.check()
+            await shake_hands(context, redis_port)
+            (tmp_path / "key").unlink()
+            await shake_hands(context, redis_port)
+            [warning] = [each.getMessage() for each in caplog.records if each.name == "graphweft.client"]
+            assert str(tmp_path / "key") in warning
+            assert "those that were read before are used" in warning
 
 
 @pytest.mark.parametrize("sasl", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])

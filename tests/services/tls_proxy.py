@@ -17,8 +17,10 @@ type Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.Stream
 
 
 @asynccontextmanager
-async def tls_proxy(connect: Connect, certificate: Certificate, *, clients: Path | None = None) -> AsyncIterator[int]:
-    """Yield the port of the proxy. With ``clients`` it asks for a certificate that this authority has signed."""
+async def tls_proxy(
+    connect: Connect, certificate: Certificate, *, clients: Path | None = None, port: int = 0
+) -> AsyncIterator[int]:
+    """Yield the port of the proxy, by default any. With ``clients`` it asks for a certificate of this authority."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=clients)
     context.load_cert_chain(certificate.cert, certificate.key)
     if clients is not None:
@@ -44,7 +46,7 @@ async def tls_proxy(connect: Connect, certificate: Certificate, *, clients: Path
     def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks.add(asyncio.create_task(serve(reader, writer)))
 
-    server = await asyncio.start_server(served, "127.0.0.1", 0, ssl=context)
+    server = await asyncio.start_server(served, "127.0.0.1", port, ssl=context)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

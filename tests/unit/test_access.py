@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+from tests.services.certificates import Authority
 
 from graphweft.settings import ClientSettings
 from graphweft.transports.access import ServerLogin
@@ -109,13 +111,16 @@ def test_a_kafka_url_holds_login_and_files() -> None:
         assert "secret" not in str(refused.value)
 
 
-def test_neo4j_takes_an_own_authority_without_the_scheme_of_tls() -> None:
-    found = split_neo4j_url("neo4j+s://u:p@h:7/db?policy=x&ca=/c%20a.pem")
-    assert (found.uri, found.ca) == ("neo4j+s://h:7?policy=x", "/c a.pem")
+def test_neo4j_takes_an_own_authority_without_the_scheme_of_tls(tmp_path: Path) -> None:
+    file = Authority(tmp_path, "c a").file
+    found = split_neo4j_url(f"neo4j+s://u:p@h:7/db?policy=x&ca={quote(str(file))}")
+    assert (found.uri, found.ca) == ("neo4j+s://h:7?policy=x", str(file))
     uri, options = tls_options(found, found.uri)
     assert uri == "neo4j://h:7?policy=x"
-    assert options["encrypted"] is True
+    assert options["ssl_context"].check_hostname
     assert tls_options(split_neo4j_url("bolt+s://h"), "bolt+s://h") == ("bolt+s://h", {})
+    with pytest.raises(InvalidSettings, match="/no-such-file"):
+        tls_options(split_neo4j_url("bolt+s://h?ca=/no-such-file"), "bolt+s://h")
     with pytest.raises(InvalidSettings):
         split_neo4j_url("bolt://h?ca=/x")
 

@@ -6,16 +6,18 @@ for logs.
 
 from __future__ import annotations
 
+import logging
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from graphweft_contracts import InvalidSettings
 
+logger = logging.getLogger("graphweft.client")
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(\?[^#]*)?")
 _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     "rediss": {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "cert_key": "ssl_keyfile"},
@@ -75,22 +77,78 @@ def secure(scheme: str) -> str:
     return SECURE.get(scheme, scheme)
 
 
+def file_stamp(*names: str | None) -> tuple[tuple[int, int] | None, ...]:
+    """Return what changes when one of some files is replaced. A file that is missing is None."""
+    return tuple(_stamp(name) for name in names if name)
+
+
+class _FileContext(ssl.SSLContext):
+    """A context of TLS that reads its files again for the next connection after they were replaced."""
+
+    _make: Callable[[], ssl.SSLContext]
+    _names: tuple[str | None, ...]
+    _read: tuple[ssl.SSLContext, tuple[tuple[int, int] | None, ...]]
+
+    @classmethod
+    def of(cls, make: Callable[[], ssl.SSLContext], *names: str | None) -> _FileContext:
+        """Return the context that ``make`` makes of the files of these names. Raises what ``make`` raises."""
+        found = cls(ssl.PROTOCOL_TLS_CLIENT)
+        stamp = file_stamp(*names)  # before they are read: what is replaced meanwhile is read again
+        found._make, found._names, found._read = make, names, (make(), stamp)
+        return found
+
+    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
+        return self._current().wrap_bio(*arguments, **options)
+
+    def wrap_socket(self, *arguments: Any, **options: Any) -> ssl.SSLSocket:
+        return self._current().wrap_socket(*arguments, **options)
+
+    def _current(self) -> ssl.SSLContext:
+        context, read = self._read
+        if (stamp := file_stamp(*self._names)) != read:
+            try:
+                context = self._make()
+            except OSError as error:
+                logger.warning("%s; those that were read before are used", _unusable(self._names, error))
+            self._read = context, stamp
+        return context
+
+
 def tls_context(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
     """Return a context that checks the server's certificate and name.
+
+    The files may be replaced while it is in use: the next connection reads them again. If it cannot, it uses what was
+    read before, and a warning is logged.
 
     ``ca`` is a file with the certificates of authorities, by default those of the system; ``cert`` and ``key`` are the
     certificate of the client and its key, in one file or two. Raises ``InvalidSettings``.
     """
     if cert is None and key is not None:
         raise InvalidSettings("the key of a certificate needs the certificate too")
-    try:
+
+    def make() -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=_path(ca))
         if cert is not None:
             context.load_cert_chain(str(_path(cert)), _path(key), password="")
-    except (OSError, ssl.SSLError) as error:  # neither names the file
-        names = ", ".join(repr(name) for name in (ca, cert, key) if name)
-        raise InvalidSettings(f"the certificates {names} cannot be used: {error}") from None
-    return context
+        return context
+
+    try:
+        return _FileContext.of(make, _path(ca) or ssl.get_default_verify_paths().cafile, _path(cert), _path(key))
+    except OSError as error:
+        raise InvalidSettings(_unusable((ca, cert, key), error)) from None
+
+
+def _unusable(names: Iterable[str | None], error: OSError) -> str:
+    """Return what is wrong with files: the error does not name them."""
+    return f"the certificates {', '.join(repr(name) for name in names if name)} cannot be used: {error}"
+
+
+def _stamp(name: str) -> tuple[int, int] | None:
+    try:
+        found = Path(name).stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino
 
 
 def _path(name: str | None) -> str | None:

@@ -9,6 +9,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Final
 
+from graphweft.transports.access import tls_context
 from graphweft.transports.gateway.address import GatewayAddress
 from graphweft_contracts.trace_context import TraceContext
 
@@ -67,7 +68,7 @@ async def post(
 @functools.cache
 def _trusted() -> ssl.SSLContext:
     """Return the authorities of the system, which take a few milliseconds to read; ``SSL_CERT_FILE`` names others."""
-    return ssl.create_default_context()
+    return tls_context(None, None, None)
 
 
 def _head(address: GatewayAddress, path: str, content_type: str, length: int, trace: TraceContext | None) -> bytes:

@@ -34,6 +34,7 @@ from redis.exceptions import (
 )
 from redis.sentinel import MasterNotFoundError
 
+from graphweft.transports.access import file_stamp
 from graphweft.transports.redis.timing import REDIS_TIMING
 from graphweft.transports.redis.url import NO_CLUSTER, RedisUrl, split_redis_url
 from graphweft_contracts import InvalidSettings
@@ -156,6 +157,8 @@ def _behind_sentinel(client: Any, parts: RedisUrl, connect_s: float) -> Any:
             "socket_connect_timeout": connect_s, "socket_timeout": connect_s,
         },
     )  # fmt: skip
+    for each in sentinel.sentinels if "ssl" in tls else ():
+        each.connection_pool.connection_class = _FileTls
     for name in ("host", "port", "max_connections"):
         options.pop(name, None)
     pool = make_pool(parts.service, sentinel, connection_class=kind, max_connections=_CONNECTIONS, **options)
@@ -290,7 +293,20 @@ class _Patient(_Closable, redis.Connection):
             self.socket_connect_timeout = limit_s
 
 
-class _PatientTls(_Patient, redis.SSLConnection):
+class _FileTls(redis.SSLConnection):
+    """TLS by the files that are there when it opens; redis-py keeps for a connection what it read for it first."""
+
+    _stamp: Any = None
+
+    def _connection_arguments(self) -> Any:
+        read: Any = self.ssl_context
+        if (stamp := file_stamp(read.ca_certs, read.certfile, read.keyfile)) != self._stamp:
+            read.context, self._stamp = None, stamp
+        above: Any = super()  # redis-py does not say of what the arguments are
+        return above._connection_arguments()
+
+
+class _PatientTls(_Patient, _FileTls):
     """The same over TLS."""
 
 
@@ -311,7 +327,7 @@ class _Managed(_Patient, SentinelManagedConnection):
         await super().connect_check_health(*arguments, **options)
 
 
-class _ManagedTls(_Managed, SentinelManagedSSLConnection):
+class _ManagedTls(_Managed, _FileTls, SentinelManagedSSLConnection):
     """The same over TLS."""
 
 

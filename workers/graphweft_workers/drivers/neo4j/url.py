@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+from graphweft.transports.access import tls_context
 from graphweft_contracts import InvalidSettings
 
 NEO4J_SCHEMES: Final = ("neo4j", "neo4j+s", "neo4j+ssc", "bolt", "bolt+s", "bolt+ssc")
@@ -73,9 +74,7 @@ def tls_options(url: Neo4jUrl, uri: str) -> tuple[str, dict[str, Any]]:
     """Return the URI of a server and the options for the driver. It takes an own authority only without ``+s``."""
     if not url.ca:
         return uri, {}
-    from neo4j import TrustCustomCAs
-
-    return uri.replace("+s://", "://", 1), {"encrypted": True, "trusted_certificates": TrustCustomCAs(url.ca)}
+    return uri.replace("+s://", "://", 1), {"ssl_context": tls_context(url.ca, None, None)}
 
 
 def join_neo4j_url(uri: str, *, user: str = "", password: str = "", database: str = "") -> str:

@@ -106,8 +106,10 @@ class _Kept:
     index: ScopeIndex
     version: object
     """Of the graph when it was built."""
-    marks: Marks | None
-    """The last ones for which it was right; None if none tell all changes."""
+    marks: Marks
+    """The last ones for which it was right."""
+    concerned: TargetMarks | None = None
+    """Those that tell all changes; None if none do."""
     bytes: int
     at: float
     """Monotonic time at which the marks were read."""
@@ -208,8 +210,8 @@ class ScopeIndexes:
         kept = {of: self._kept[key] for of, key in keys.items() if key in self._kept}
         if kept:
             limit_s = min(timeout_s, self.timing.version_s)
-            marks = {of: self._marks_of(targets[of]) for of in kept}
-            by_marks = {of: some for of, some in marks.items() if some is not None and kept[of].marks is not None}
+            tell_all = self._marks_tell_all()
+            by_marks = {of: some for of, each in kept.items() if tell_all and (some := each.concerned) is not None}
             by_version = {of: each for of, each in kept.items() if of not in by_marks}
             same = [
                 *await self._with_same_marks(app_id, targets, kept, by_marks, limit_s),
@@ -272,7 +274,7 @@ class ScopeIndexes:
 
     async def _is_right(self, app_id: str, target: SearchTarget, kept: _Kept, marks: TargetMarks, now: Marks) -> bool:
         """Tell whether an index is right for the marks, once what was added to its scope is added to it."""
-        before = kept.marks or {}
+        before = kept.marks
         if not marks.are_kept(before, now):
             return False
         if not marks.are_same(before, now):
@@ -282,10 +284,10 @@ class ScopeIndexes:
             return True
         return await self._add_vectors(app_id, target, kept)
 
-    def _marks_of(self, target: SearchTarget) -> TargetMarks | None:
-        """Return the marks of a target; None if they do not tell all changes."""
+    def _marks_tell_all(self) -> bool:
+        """Tell whether no rule writes what only marks tell."""
         written = self.written()
-        return None if written is None or written & MARKED else marks_of(target)
+        return written is not None and not written & MARKED
 
     async def _read_marks(self, app_id: str, of: Iterable[TargetMarks], timeout_s: float) -> Marks:
         text, params = reading([id for each in of for id in each.ids])
@@ -443,7 +445,7 @@ class ScopeIndexes:
         version = await self.versions.current(app_id, self.timing.version_s)
         if version is None:
             raise _Outdated
-        marks = self._marks_of(target)
+        marks = marks_of(target) if self._marks_tell_all() else None
         before = None if marks is None else await self._read_marks(app_id, [marks], self.timing.version_s)
         if marks is not None and self.graph.settle_s:  # what was written with the marks is seen then
             await self.clock.sleep(self.graph.settle_s)
@@ -479,8 +481,8 @@ class ScopeIndexes:
         self._drop(key)
         scope.bytes = size
         kept = _Kept(
-            index=index, version=now, marks=before, bytes=size, at=began, without_vector=without_vector,
-            used=self._searches,
+            index=index, version=now, marks=before or {}, concerned=marks, bytes=size, at=began,
+            without_vector=without_vector, used=self._searches,
         )  # fmt: skip
         if not self._keep(key, kept, scope.since):
             raise Unfit("there is no room for its index beside those in use")

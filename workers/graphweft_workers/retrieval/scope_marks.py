@@ -102,10 +102,12 @@ class TargetMarks:
 
     def are_kept(self, before: Marks, now: Marks) -> bool:
         """Tell whether nothing that a scope holds was changed or removed."""
-        return all(before.get(each) == now.get(each) for each in self.always)
+        return before == now or all(before.get(each) == now.get(each) for each in self.always)
 
     def are_same(self, before: Marks, now: Marks) -> bool:
         """Tell whether nothing of the scope has changed but its vectors."""
+        if before == now:  # mostly
+            return not self.by_scope or any(each in now for some in self.by_scope for each in some)
         return self.are_kept(before, now) and (not self.by_scope or any(
             all(before.get(each) == now.get(each) for each in some) and any(each in now for each in some)
             for some in self.by_scope

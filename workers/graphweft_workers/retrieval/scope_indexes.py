@@ -104,8 +104,8 @@ class _Kept:
     """An index, and the state for which it is right."""
 
     index: ScopeIndex
-    version: object
-    """Of the graph when it was built."""
+    version: object | None
+    """Of the graph when it was built, or compared with marks since; None if that was not read."""
     marks: Marks
     """The last ones for which it was right."""
     concerned: TargetMarks | None = None
@@ -211,12 +211,15 @@ class ScopeIndexes:
         if kept:
             limit_s = min(timeout_s, self.timing.version_s)
             tell_all = self._marks_tell_all()
-            by_marks = {of: some for of, each in kept.items() if tell_all and (some := each.concerned) is not None}
-            by_version = {of: each for of, each in kept.items() if of not in by_marks}
-            same = [
-                *await self._with_same_marks(app_id, targets, kept, by_marks, limit_s),
-                *await self._with_same_version(app_id, targets, by_version, limit_s),
-            ]
+            concerned = {of: some for of, each in kept.items() if tell_all and (some := each.concerned) is not None}
+            version: object | None = None
+            if any(of not in concerned or not concerned[of].are_there(each.marks) for of, each in kept.items()):
+                version = await self.versions.current(app_id, limit_s)
+            same = [of for of, each in kept.items() if version is not None and each.version is version]
+            others = {of: some for of, some in concerned.items() if of not in same}
+            same += await self._with_same_marks(app_id, targets, kept, others, version, limit_s)
+            for of in kept.keys() - concerned.keys() - set(same) if version is not None else ():
+                self._drop_if_kept(app_id, targets[of], kept[of])
             for of in same:
                 if self._kept.get(keys[of]) is kept[of]:  # else something was erased meanwhile
                     self._kept.move_to_end(keys[of])
@@ -228,27 +231,16 @@ class ScopeIndexes:
             self._build_later(app_id, missing)
         return right
 
-    async def _with_same_version(
-        self, app_id: str, targets: Sequence[SearchTarget], kept: Mapping[int, _Kept], timeout_s: float
-    ) -> Sequence[int]:
-        """Return the places of the indexes that were built from the version of the graph. Others are dropped."""
-        version = await self.versions.current(app_id, timeout_s) if kept else None
-        if version is None:
-            return ()
-        for of, each in kept.items():
-            if each.version is not version:
-                self._drop_if_kept(app_id, targets[of], each)
-        return [of for of, each in kept.items() if each.version is version]
-
     async def _with_same_marks(
         self,
         app_id: str,
         targets: Sequence[SearchTarget],
         kept: Mapping[int, _Kept],
         concerned: Mapping[int, TargetMarks],
+        version: object | None,
         timeout_s: float,
     ) -> Sequence[int]:
-        """Return the places of the indexes that are right by their marks. Others are dropped.
+        """Return the places of the indexes that are right by their marks, for a version if it was read. Others are dropped.
 
         Added memories are added to them first.
         """
@@ -266,7 +258,7 @@ class ScopeIndexes:
                 if each.at > began:  # another search compared it with later marks
                     found.append(of)
                 elif await self._is_right(app_id, targets[of], each, marks, now):
-                    each.marks, each.at = now, began
+                    each.version, each.marks, each.at = version, now, began
                     found.append(of)
                 else:
                     self._drop_if_kept(app_id, targets[of], each)

@@ -131,7 +131,7 @@ class ScopeColumns:
         """Return 1 for each record whose author's name holds one of the terms."""
         found = np.zeros(len(records))
         for part, index, places, _ in self.by_part(records):
-            authors = (self.authors[records[places]] - self._author_starts[part]).tolist()
+            authors: list[int] = (self.authors[records[places]] - self._author_starts[part]).tolist()
             named = {author for author in set(authors) if not index.names[author].isdisjoint(terms)}
             if named:
                 found[places] = [author in named for author in authors]

@@ -354,8 +354,9 @@ class ScopeIndex:
     def norms(self) -> tuple[Floats, Floats]:
         """The part of BM25's divisor that depends on the length, of each node and of each session; kept as ``copy``."""
         if self._norms is None:
-            of_sessions = K1 * B / self.session_mean * column(self.session_lengths)
-            self._norms = K1 * B / self.mean * self.copy("lengths"), of_sessions
+            of_nodes = K1 * B / self.mean * self.copy("lengths").astype(np.float64)
+            of_sessions = K1 * B / self.session_mean * column(self.session_lengths).astype(np.float64)
+            self._norms = of_nodes, of_sessions
         return self._norms
 
     @property
@@ -478,8 +479,9 @@ class ScopeIndex:
         if not _LEAST_SIZE < math.hypot(*vector) < 1 / _LEAST_SIZE:  # the sums of its numbers may overflow
             return None
         places, scores = self.vectors.near(vector, count)
-        numbers = np.frombuffer(self.vectors.numbers, dtype=np.uint32)[places].tolist()
-        found = list(zip(numbers, scores.tolist(), strict=True))
+        numbers: list[int] = np.frombuffer(self.vectors.numbers, dtype=np.uint32)[places].tolist()
+        of_numbers: list[int] = scores.tolist()
+        found = list(zip(numbers, of_numbers, strict=True))
         if len(found) > count:
             last = int(scores.min())
             ties = sorted((each for each in found if each[1] == last), key=lambda each: self.keys[each[0]])

@@ -216,8 +216,8 @@ class ScopeIndexes:
             if any(of not in concerned or not concerned[of].are_there(each.marks) for of, each in kept.items()):
                 version = await self.versions.current(app_id, limit_s)
             same = [of for of, each in kept.items() if version is not None and each.version is version]
-            others = {of: some for of, some in concerned.items() if of not in same}
-            same += await self._with_same_marks(app_id, targets, kept, others, version, limit_s)
+            others = {of: (kept[of], some) for of, some in concerned.items() if of not in same}
+            same += await self._with_same_marks(app_id, targets, others, version, limit_s)
             for of in kept.keys() - concerned.keys() - set(same) if version is not None else ():
                 self._drop_if_kept(app_id, targets[of], kept[of])
             for of in same:
@@ -235,25 +235,23 @@ class ScopeIndexes:
         self,
         app_id: str,
         targets: Sequence[SearchTarget],
-        kept: Mapping[int, _Kept],
-        concerned: Mapping[int, TargetMarks],
+        kept: Mapping[int, tuple[_Kept, TargetMarks]],
         version: object | None,
         timeout_s: float,
     ) -> Sequence[int]:
-        """Return the places of the indexes that are right by their marks, for a version if it was read. Others are dropped.
+        """Return the places of the indexes that are right by their marks; others are dropped.
 
-        Added memories are added to them first.
+        Added memories are added to them first. They are right for the version, too, if that was read before.
         """
         began = self.clock.monotonic()
         now: Marks = {}
         try:
-            if concerned:
-                now = await self._read_marks(app_id, concerned.values(), timeout_s)
+            if kept:
+                now = await self._read_marks(app_id, [marks for _, marks in kept.values()], timeout_s)
         except (QueryFailed, GraphUnavailable):
             return ()
         found: list[int] = []
-        for of, marks in concerned.items():
-            each = kept[of]
+        for of, (each, marks) in kept.items():
             async with each.lock:
                 if each.at > began:  # another search compared it with later marks
                     found.append(of)

@@ -80,8 +80,10 @@ def rank(asked: RankedQuestion, parts: Sequence[KindIndex], near: Near, *, limit
     rest = np.arange(signals.count, len(places))
     shown = np.concatenate([order, rest])[:limit]
     scores = np.append(scores, np.full(len(rest), scores[order[-1]]))
+    of_parts: list[int] = places[shown].tolist()
+    in_parts: list[int] = numbers[shown].tolist()
     hits: list[Hit] = []
-    for place, number, score in zip(*(each[shown].tolist() for each in (places, numbers, scores)), strict=True):
+    for place, number, score in zip(of_parts, in_parts, scores[shown].tolist(), strict=True):
         part = parts[place]
         key = part.index.keys[number]
         hits.append(Hit(key, key, score, part.of, -number))

@@ -376,8 +376,10 @@ class _Finder:
         firsts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
         for first, end in pairwise([*firsts, len(owners)]):
             at = int(owners[first])
-            terms_of = [self._asked.terms[term] for term in terms_at[first:end].tolist()]
-            matches = list(zip(ats[first:end].tolist(), terms_of, strict=True))
+            matches = [
+                (int(place), self._asked.terms[int(term)])
+                for place, term in zip(ats[first:end], terms_at[first:end], strict=True)
+            ]
             found[at] = max(found[at], self._best_passage(matches, float(means[at])))
         return found
 
@@ -463,8 +465,8 @@ class _Finder:
         """Return how many words of the first hits each candidate holds."""
         of = self._of
         counts: Counter[str] = Counter()
-        for at in np.argsort(-sums, kind="stable")[:_FIRST_HITS].tolist():
-            index = self._parts[signals.places[at]].index
+        for at in map(int, np.argsort(-sums, kind="stable")[:_FIRST_HITS]):
+            index = self._parts[int(signals.places[at])].index
             counts.update(index.first_terms(int(signals.numbers[at]), 2 * PASSAGE))
         most = max(2.0, of.count * _COMMON)
         added = sorted(

@@ -120,22 +120,27 @@ class Vectors:
 
     def add(self, vectors: Sequence[tuple[int, Sequence[float]]]) -> None:
         """Add the vectors of nodes; a zero vector is left out. Raises ``Unfit`` if lengths differ or one is extreme."""
+        numbers, units = array("I"), list[NDArray[np.float64]]()
         for number, vector in vectors:
             size = math.hypot(*vector)
             if not size or not math.isfinite(size):  # its score is no number, and servers leave it out
                 continue
-            if not self.dimensions:
-                self._components = np.empty((len(vector), self._most), dtype=np.float32)
-            if len(vector) != self.dimensions:
+            if len(vector) != (self.dimensions or len(units[0] if units else vector)):
                 raise Unfit("its vectors have several lengths")
             if not _LEAST_SIZE < size < 1 / _LEAST_SIZE:
                 raise Unfit("the squares of one of its vectors are no numbers of 32 bits")
-            room = self._components.shape[1]
-            if len(self.numbers) == room:
-                more = np.empty((self.dimensions, _MORE + room // _MORE), dtype=np.float32)
-                self._components = np.concatenate([self._components, more], axis=1)
-            self._components[:, len(self.numbers)] = np.asarray(vector, dtype=np.float64) / size
-            self.numbers.append(number)
+            numbers.append(number)
+            units.append(np.asarray(vector, dtype=np.float64) / size)
+        if not units:
+            return
+        if not self.dimensions:
+            self._components = np.empty((len(units[0]), self._most), dtype=np.float32)
+        first, end, room = len(self.numbers), len(self.numbers) + len(units), self._components.shape[1]
+        if end > room:
+            more = np.empty((self.dimensions, end - room + _MORE + room // _MORE), dtype=np.float32)
+            self._components = np.concatenate([self._components, more], axis=1)
+        self._components[:, first:end] = np.array(units).T
+        self.numbers.extend(numbers)
 
     @property
     def bytes(self) -> int:

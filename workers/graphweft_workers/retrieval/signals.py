@@ -336,10 +336,16 @@ class _Finder:
         before, after = of.neighbours(records)
         lengths = np.append(of.lengths, 0)
         norms = _BASE + K1 * B * (lengths[records] + lengths[before] + lengths[after]) / (3 * of.means(records))
+        # A column for each of these records.
+        wanted = np.array([records, before, after])
+        column_of = np.full(of.count + 1, -1)  # the last is of no record
+        column_of[wanted] = np.arange(wanted.size).reshape(wanted.shape)
         holding, times, terms = self._postings_of
-        held = np.zeros((len(self._held), of.count + 1), dtype=np.float32)  # the last is of no record
-        held[terms, holding] = times
-        own, of_before, of_after = held.take([records, before, after], axis=1).swapaxes(0, 1)
+        columns = column_of[holding]
+        known = np.flatnonzero(columns >= 0)
+        held = np.zeros((len(self._held), wanted.size))
+        held[terms[known], columns[known]] = times[known]
+        own, of_before, of_after = held.take(column_of[wanted], axis=1).swapaxes(0, 1)
         together = own + of_before + of_after
         weights = self._weights_of_held[:, np.newaxis]
         parts = weights * (own > 0), weights * (together > 0), weights * together / (together + norms)

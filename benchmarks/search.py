@@ -37,6 +37,7 @@ from graphweft_workers.injection.versions import GraphVersions
 from graphweft_workers.ports.graph_store import START, Checkpoint, Write
 from graphweft_workers.retrieval.records import MEMORY_LABEL
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
+from graphweft_workers.retrieval.scope_marks import MARK, mark_params
 from graphweft_workers.retrieval.search import Searcher
 from graphweft_workers.text.terms import STOP_WORDS, scope_term
 
@@ -58,6 +59,7 @@ _SEARCH_S: Final = 10.0
 _START_S: Final = 300.0
 _COUNT_S: Final = 60.0
 _INDEX_BYTES: Final = 512 * 1024**2
+_MARK: Final = f"MERGE (mark:{MARK} {{id: $mark0}}) SET mark.at = $marked"
 _COPY: Final = (
     f"UNWIND $__gw_rows AS row MATCH (from:{MEMORY_LABEL} {{id: row[1]}}) CREATE (to:{MEMORY_LABEL}) "
     "SET to = from, to.id = row[0], to.user_id = $user_id, to.scopes = $scopes, to.chat_id = $user_id"
@@ -203,6 +205,8 @@ async def _load(
             rows = [[f"{user_id}-{place}", id] for place, id in enumerate(copied)]
             params = {"user_id": user_id, "scopes": scope_term("user_id", user_id)}
             await client.execute_command("GRAPH.QUERY", graph, header(params, {"__gw_rows": rows}) + _COPY)
+            marked = header(mark_params("add", {"user_id": user_id}, user_id))
+            await client.execute_command("GRAPH.QUERY", graph, marked + _MARK)
     finally:
         await client.aclose()
     counted = f"MATCH (m:{MEMORY_LABEL}) RETURN count(m), count(m.embedding)"

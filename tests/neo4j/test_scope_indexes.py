@@ -15,7 +15,7 @@ from tests.services.memories import DIMENSIONS, WORDS, Model, batches, fill, fil
 from tests.services.neo4j import Neo4jServer
 from tests.services.waiting import turns
 
-from graphweft_contracts import Event
+from graphweft_contracts import Event, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
 from graphweft_contracts.memory import memory_id
 from graphweft_contracts.search import SearchQuery
@@ -636,23 +636,59 @@ async def test_an_index_is_built_while_its_user_and_others_talk(falkordb: GraphS
     await talk.background.aclose()
 
 
+class Queries:
+    """The queries of searches by an index, by what they look for."""
+
+    def __init__(self, talk: Talk, store: FalkorDBStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._talk, self._read, self._asked = talk, store.read, list[str]()
+        monkeypatch.setattr(store, "read", self._noted)
+
+    async def _noted(self, app_id: str, statement: str, params: Any, **more: Any) -> Table:
+        self._asked.append(statement)
+        return await self._read(app_id, statement, params, **more)
+
+    async def of_search(self) -> list[str]:
+        query = SearchQuery(text="dog", memory={"user_id": "u"}, of="memories", index_type="hybrid", top_k=10)
+        assert len((await self._talk.both.ours.search("shop", query, timeout_s=120)).table.rows) == 10
+        parts = {
+            "__Scope": "marks",
+            "__gw_hits": "rows",
+            "Statement": "ended",
+            "count(n)": "size",
+            "__gw_after": "later",
+        }
+        found = [next(name for part, name in parts.items() if part in each) for each in self._asked]
+        self._asked.clear()
+        return found
+
+
 async def test_a_search_with_an_index_reads_marks_and_then_rows_beside_what_has_ended(
     falkordb: FalkorDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk = Talk(falkordb)
     await talk.begin()
-    asked: list[str] = []
-    read = falkordb.read
-
-    async def noted(app_id: str, statement: str, params: Any, **more: Any) -> Table:
-        asked.append(statement)
-        return await read(app_id, statement, params, **more)
-
-    monkeypatch.setattr(falkordb, "read", noted)
+    queries = Queries(talk, falkordb, monkeypatch)
     await talk.writer.say("shop", "v", "dog said by another")
-    query = SearchQuery(text="dog", memory={"user_id": "u"}, of="memories", index_type="hybrid", top_k=10)
-    assert len((await talk.both.ours.search("shop", query, timeout_s=120)).table.rows) == 10
-    marks, *others = asked
-    assert "__Scope" in marks
-    assert sorted(("Statement" in each, "__gw_hits" in each) for each in others) == [(False, True), (True, False)]
+    marks, *others = await queries.of_search()
+    assert (marks, sorted(others)) == ("marks", ["ended", "rows"])
+    await talk.background.aclose()
+
+
+async def test_a_scope_without_marks_is_compared_with_its_index_once_for_each_version(
+    falkordb: FalkorDBStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of an earlier version wrote its memories."""
+    talk = Talk(falkordb)
+    await talk.begin()
+    await falkordb._redis.execute_command("GRAPH.QUERY", channels.graph_name("shop"), "MATCH (c:__Scope) DELETE c")
+    talk.both.indexes.purge()
+    for _ in range(3):
+        await talk.ask()
+        await talk.both.indexes.built()
+    queries = Queries(talk, falkordb, monkeypatch)
+    for _ in range(2):
+        assert sorted(await queries.of_search()) == ["ended", "rows"]
+    await talk.writer.say("shop", "v", "dog said by another")
+    assert sorted(await queries.of_search()) == ["ended", "later", "marks", "rows", "size"]
+    assert sorted(await queries.of_search()) == ["ended", "rows"]
     await talk.background.aclose()

@@ -223,7 +223,7 @@ class PlainRanking:
         return [sum(-score for score, term in added if term in self.texts[each]) for each in candidates]
 
     def found(self, limit: int) -> tuple[list[Record], list[float]]:
-        """Return the records in their order, and the sums of the first ones, which are candidates."""
+        """Return the first ``limit`` records in their order, and the sums of those that are candidates."""
         candidates, rest = self.candidates(limit)
         days, asked_for = self.days(), sum(self.weights.values()) or 1.0
         values: dict[str, list[float]] = {
@@ -251,7 +251,7 @@ class PlainRanking:
         values["first_hits"] = scaled(self.first_hits(candidates, self.sums(values, len(candidates))))
         sums = [max(0.0, each) for each in self.sums(values, len(candidates))]
         order = sorted(range(len(candidates)), key=lambda at: (-sums[at], candidates[at][0], -candidates[at][1]))
-        return [*(candidates[at] for at in order), *rest], [sums[at] for at in order]
+        return [*(candidates[at] for at in order), *rest][:limit], [sums[at] for at in order][:limit]
 
     @staticmethod
     def sums(values: Mapping[str, Sequence[float]], count: int) -> list[float]:

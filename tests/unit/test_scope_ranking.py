@@ -279,6 +279,12 @@ def test_more_hits_than_candidates_are_all_returned() -> None:
     assert len(hits) == len({hit.key for hit in hits}) == count
 
 
+def test_no_more_hits_are_returned_than_are_asked_for() -> None:
+    nodes = [turn(place, f"lamp {place}", thread=f"t{place}") for place in range(30)]
+    hits = rank(read_question("lamp", today=TODAY), [KindIndex(of=0, index=index_of(nodes))], Near(), limit=20)
+    assert [int(hit.key) for hit in hits] == list(range(29, 9, -1))
+
+
 def test_scores_say_whether_anything_fits() -> None:
     index = index_of([turn(place, f"the lamp is {place} years old") for place in range(50)])
 

@@ -56,12 +56,15 @@ class HashingEmbedder(Embedder):
     def _vector(self, text: str) -> list[float]:
         found = terms(text)
         counts = Counter(term for term in found if term not in _STOPPED) or Counter(found)
-        numbers = [0.0] * self._dimensions
+        weights: dict[int, float] = {}
         for term, count in counts.items():
             at, sign = self._place(term)
-            numbers[at] += sign * (1 + math.log(count))
-        length = math.sqrt(math.fsum(number * number for number in numbers))
-        vector = as_vector(number / length for number in numbers) if length else None
+            weights[at] = weights.get(at, 0.0) + sign * (1 + math.log(count))
+        length = math.sqrt(math.fsum(weight * weight for weight in weights.values()))
+        numbers = [0.0] * self._dimensions
+        for at, weight in weights.items():
+            numbers[at] = weight / length if length else 0.0
+        vector = as_vector(numbers)
         if vector is None:
             # No terms, or terms that cancel out: only the same text is near.
             at, sign = self._place("\0" + text)

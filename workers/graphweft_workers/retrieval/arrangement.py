@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from graphweft_workers.retrieval.empty_turns import tells_nothing
@@ -12,7 +11,6 @@ from graphweft_workers.retrieval.periods import Period
 from graphweft_workers.retrieval.ranking import Hit
 
 _MEMORY: Final = "memory"
-_AUTHOR: Final = ("kind", "role", "author_name")
 
 type Row = tuple[Any, ...]
 type Shown = tuple[Hit, Row]
@@ -28,7 +26,10 @@ class Arrangement:
 
         ``periods`` are the days that the question names: equal texts of these days are not one with those of others.
         """
-        self._places = {name: place for place, name in enumerate(columns)}
+        places = {name: place for place, name in enumerate(columns)}
+        self._kind, self._text, self._role, self._author, self._time, self._times = map(
+            places.get, ("kind", "text", "role", "author_name", "timestamp", "times")
+        )
         self._most = most
         self._periods = periods
         self._before = frozenset(map(plain_text, shown))
@@ -49,7 +50,7 @@ class Arrangement:
         least = math.inf
         for place, (hit, row) in enumerate([*self._telling, *self._others][: self._most]):
             least = min(least, hit.score) if place < len(self._telling) else 0.0
-            shown.append((replace(hit, score=least), row))
+            shown.append((hit._replace(score=least), row))
         return shown
 
     def add(self, found: Iterable[Shown]) -> None:
@@ -59,35 +60,34 @@ class Arrangement:
         ``times`` of the one that stays counts them.
         """
         for hit, row in found:
-            text = self._of(row, "text")
-            if self._of(row, "kind") != _MEMORY or not isinstance(text, str):
+            text = _of(row, self._text)
+            if _of(row, self._kind) != _MEMORY or not isinstance(text, str):
                 self._telling.append((hit, row))
                 continue
             plain = plain_text(text)
             if plain in self._before:
                 continue
-            hits = self._others if tells_nothing(text, self._of(row, "role")) else self._telling
-            day = str(self._of(row, "timestamp"))[:10]
-            fit = max((period.fit(day) for period in self._periods), default=0.0)
-            said = (*(self._of(row, name) for name in _AUTHOR), plain, fit)
+            role, time = _of(row, self._role), str(_of(row, self._time))
+            hits = self._others if tells_nothing(text, role) else self._telling
+            fit = max((period.fit(time[:10]) for period in self._periods), default=0.0)
+            said = role, _of(row, self._author), plain, fit
             if (known := self._known.get(said)) is None:
                 self._known[said] = (hits, len(hits))
                 hits.append((hit, row))
                 continue
             same, place = known
             earlier, its_row = same[place]
-            count = (self._of(its_row, "times") or 1) + 1
-            if str(self._of(row, "timestamp")) > str(self._of(its_row, "timestamp")):
-                earlier, its_row = replace(hit, score=earlier.score), row
-            same[place] = (earlier, self._with_times(its_row, count))
+            count = (_of(its_row, self._times) or 1) + 1
+            if time > str(_of(its_row, self._time)):
+                earlier, its_row = hit._replace(score=earlier.score), row
+            if self._times is not None:
+                its_row = (*its_row[: self._times], count, *its_row[self._times + 1 :])
+            same[place] = (earlier, its_row)
 
-    def _with_times(self, row: Row, count: int) -> Row:
-        place = self._places.get("times")
-        return row if place is None else (*row[:place], count, *row[place + 1 :])
 
-    def _of(self, row: Row, name: str) -> Any:
-        place = self._places.get(name)
-        return None if place is None else row[place]
+def _of(row: Row, place: int | None) -> Any:
+    """Return the value of a column of a row; None without the column."""
+    return None if place is None else row[place]
 
 
 def plain_text(text: str) -> str:

@@ -6,13 +6,16 @@ A search ranks them behind the others: a question repeats the words of the next 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 _LONGEST: Final = 300
 """Characters: a longer text tells something."""
 _MOST_WORDS: Final = 15
 """Of a question without a question mark."""
-_ENDS: Final = re.compile(r"(?<=[.!?\u3002\uff01\uff1f\u061f])\s+|(?<=[\u3002\uff01\uff1f])|[\r\n]+")
+_END: Final = re.compile(r"[.!?\u3002\uff01\uff1f\u061f\r\n]\s*")
+_ENDS_ALONE: Final = frozenset("\u3002\uff01\uff1f\r\n")
+"""What ends a sentence although no blank follows."""
 _MARKS: Final = ("?", "\uff1f", "\u061f")
 _WORD: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _CLAUSES: Final = re.compile(r"[,;:\uff0c\u3001\u2014]|\s-\s")
@@ -61,15 +64,24 @@ def tells_nothing(text: str, role: str | None) -> bool:
     """
     if len(text) > _LONGEST:
         return False
-    sentences = [stripped for each in _ENDS.split(text) if (stripped := each.strip())]
     empty = False
-    for sentence in sentences:
-        low = sentence.casefold()
+    for each in _sentences(text):
+        if not (low := each.strip().casefold()):
+            continue
         if _asks(low) or (role == "assistant" and _UNKNOWN.search(low)):
             empty = True
         elif not _COURTESY.fullmatch(low):
             return False
     return empty
+
+
+def _sentences(text: str) -> Iterator[str]:
+    start = 0
+    for end in _END.finditer(text):
+        if len(end[0]) > 1 or end[0] in _ENDS_ALONE:
+            yield text[start : end.start() + 1]
+            start = end.end()
+    yield text[start:]
 
 
 def _asks(sentence: str) -> bool:
@@ -78,6 +90,6 @@ def _asks(sentence: str) -> bool:
         if bare[:1] in {"\u00bf", "\u00a1"} or _ASKING.match(bare):
             return True
         return not _TELLING.match(bare) and not _CLAUSES.search(bare)
-    if len(_WORD.findall(bare)) > _MOST_WORDS or _CLAUSES.search(bare):
+    if _ASKING_WITHOUT_MARK.match(bare) is None or _CLAUSES.search(bare):
         return False
-    return _ASKING_WITHOUT_MARK.match(bare) is not None
+    return len(_WORD.findall(bare)) <= _MOST_WORDS

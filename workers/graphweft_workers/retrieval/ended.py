@@ -6,7 +6,7 @@ A memory has ended if its statements are all that it tells, and each of them has
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from graphweft_workers.ports.dialect import GraphDialect
@@ -86,7 +86,7 @@ def current_first(
         if (ender := ended_by.get(at)) is not None:
             show(ender, near, above | {at})
         hit = by_key.get(at)
-        shown[at] = make(at, near) if hit is None else replace(hit, score=max(hit.score, near.score))
+        shown[at] = make(at, near) if hit is None else hit._replace(score=max(hit.score, near.score))
 
     for hit in hits:
         if (hit.of, hit.key) not in shown:

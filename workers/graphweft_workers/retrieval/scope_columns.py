@@ -6,62 +6,63 @@ first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from graphweft_workers.retrieval.ranking import K1, B
-from graphweft_workers.retrieval.scope_index import EMPTY, ColumnName, Floats, Mask, Numbers, ScopeIndex, column
+from graphweft_workers.retrieval.scope_index import EMPTY, ColumnName, Floats, Mask, Numbers, ScopeIndex
 
 
 class ScopeColumns:
-    """The columns of indexes. Nobody writes to them: they may be those that an index keeps."""
+    """The columns of indexes, of which one has records at least.
+
+    Nobody writes to them: they may be those that an index keeps.
+    """
 
     def __init__(self, indexes: Sequence[ScopeIndex]) -> None:
-        self._filled = [(place, index) for place, index in enumerate(indexes) if index.keys]
-        """The place of each index that has records: most kinds are rare."""
-        self.starts = _starts([len(index.keys) for index in indexes])
+        self.filled = [(place, index) for place, index in enumerate(indexes) if index.keys]
+        """The place of each index that has records, and the index: most kinds are rare."""
+        self.starts = _starts(len(index.keys) for index in indexes)
         """The first record of each index, and the number of all."""
-        self.count = int(self.starts[-1])
+        self.count = self.starts[-1]
+        self._firsts, self._ends = np.array(self.starts[:-1]), np.array(self.starts[1:])
+        self._means = np.array([index.mean for index in indexes])
         self.lengths = self._joined("lengths")
-        self.means = np.repeat([index.mean for index in indexes], np.diff(self.starts))
-        """The mean length of the records of the same index."""
-        self.norms = K1 * B / self.means * self.lengths
+        norms = [index.norms for _, index in self.filled]
+        self.norms = joined([of_records for of_records, _ in norms])
         """The part of BM25's divisor that depends on the length."""
         self.before = self._joined("before", self.starts)
         """The turn before each record in its session; the record itself if there is none."""
         self.after = self._joined("after", self.starts)
         self.flags = self._joined("flags")
-        starts = _starts([len(index.session_lengths) - 1 for index in indexes])
+        starts = _starts(len(index.session_lengths) - 1 for index in indexes)
         self.sessions = self._joined("sessions", starts, of_none=0)
         """The session of each turn; 0 for other records."""
-        self.session_count = 1 + int(starts[-1])
-        self.session_norms = np.concatenate([
-            np.zeros(1), *(K1 * B / each.session_mean * column(each.session_lengths)[1:] for each in indexes)
-        ])  # fmt: skip
-        self.day_names = [day for index in indexes for day in index.days]
-        self.days = self._joined("days_of", _starts([len(each.days) for each in indexes]))
-        self.names = [names for index in indexes for names in index.names]
-        """The terms of each author's name."""
-        self.authors = self._joined("authors", _starts([len(each.names) for each in indexes]))
-        self._sequence_starts = _starts([len(index.sequences) for index in indexes])
+        self.session_count = 1 + starts[-1]
+        self.session_norms = joined([each[bool(place) :] for place, (_, each) in enumerate(norms)])
+        """As ``norms``, of the sessions; the first is of none."""
+        self.day_names = [day for _, index in self.filled for day in index.days]
+        self.days = self._joined("days_of", _starts(len(index.days) for index in indexes))
+        self._author_starts = _starts(len(index.names) for index in indexes)
+        self.authors = self._joined("authors", self._author_starts)
+        self._sequence_starts = _starts(len(index.sequences) for index in indexes)
         self.first_terms = self._joined("starts", self._sequence_starts)
         """Where the terms of each record begin, in one sequence of all."""
 
-    def _joined(self, name: ColumnName, starts: Numbers | None = None, of_none: int | None = None) -> Numbers:
+    def _joined(self, name: ColumnName, starts: Sequence[int] | None = None, of_none: int | None = None) -> Numbers:
         """Return a column of all indexes, whose numbers count from 0 in each, or from its start.
 
         ``of_none`` is the number that stands for none, in each.
         """
         columns: list[Numbers] = []
-        for place, index in self._filled:
-            own, start = index.copy(name), 0 if starts is None else int(starts[place])
+        for place, index in self.filled:
+            own, start = index.copy(name), 0 if starts is None else starts[place]
             if start:
                 own = own + start if of_none is None else np.where(own == of_none, own, own + start)
             columns.append(own)
-        return joined(columns) if columns else np.zeros(0, dtype=np.int64)
+        return joined(columns)
 
     def term_counts(self, records: Numbers) -> Numbers:
         """Return the number of terms of each record."""
@@ -71,23 +72,35 @@ class ScopeColumns:
 
     def holding(self, terms: Sequence[str], records: Numbers) -> Mask:
         """Return a row for each term: which of the records hold it."""
-        parts = self.parts(records)
         found = np.zeros((len(terms), len(records)), dtype=np.bool_)
-        for part, index in self._filled:
-            of_part = np.flatnonzero(parts == part)
-            numbers = records[of_part] - self.starts[part]
+        for _, index, of_part, numbers in self.by_part(records):
             for place, term in enumerate(terms):
                 found[place, of_part] = index.holds(term, numbers)
         return found
 
     def parts(self, records: Numbers) -> Numbers:
         """Return the place of the index of each record."""
-        return np.searchsorted(self.starts, records, side="right") - 1
+        if len(self.filled) == 1:
+            return np.full(len(records), self.filled[0][0])
+        return np.searchsorted(self._ends, records, side="right")
 
-    def named(self, records: Numbers) -> list[tuple[int, int]]:
+    def by_part(self, records: Numbers) -> Sequence[tuple[int, ScopeIndex, Numbers | slice, Numbers]]:
+        """Return each index that has records: its place, itself, the places of its records, and their numbers in it."""
+        if len(self.filled) == 1:
+            [(part, index)] = self.filled
+            return [(part, index, slice(None), records)]
+        parts = self.parts(records)
+        of_parts = ((part, index, np.flatnonzero(parts == part)) for part, index in self.filled)
+        return [(part, index, places, records[places] - self.starts[part]) for part, index, places in of_parts]
+
+    def located(self, records: Numbers) -> tuple[Numbers, Numbers]:
         """Return the place of the index of each record, and its number there."""
         parts = self.parts(records)
-        return list(zip(parts.tolist(), (records - self.starts[parts]).tolist(), strict=True))
+        return parts, records - self._firsts[parts]
+
+    def means(self, records: Numbers) -> Floats:
+        """Return the mean length of the records of the same index, for each record."""
+        return self._means[self.parts(records)]
 
     def neighbours(self, records: Numbers) -> tuple[Numbers, Numbers]:
         """Return the turn before each record, and the one after: ``count`` if there is none."""
@@ -102,8 +115,7 @@ class ScopeColumns:
 
     def order(self, records: Numbers, scores: Floats) -> Numbers:
         """Return the places of records in falling order of their scores; those that tell nothing are the last."""
-        parts = self.parts(records)
-        ties = self.starts[parts] + self.starts[parts + 1] - records
+        ties = -records if len(self.filled) == 1 else (self._firsts + self._ends)[self.parts(records)] - records
         return np.lexsort((ties, -scores, self.flags[records] & EMPTY))
 
     def best(self, records: Numbers, scores: Floats, count: int) -> Numbers:
@@ -115,25 +127,43 @@ class ScopeColumns:
                 records = telling[of_telling >= np.partition(of_telling, -count)[-count]]
         return records[self.order(records, scores[records])[:count]]
 
-    def places_of(self, terms: Sequence[str], ats: Numbers) -> Numbers:
-        """Return which of ``terms`` is at each place of the sequence of all terms; -1 for another."""
-        found = np.full(len(ats), -1, dtype=np.int64)
-        parts = np.searchsorted(self._sequence_starts, ats, side="right") - 1
-        for part, index in self._filled:
-            of_part = parts == part
-            places = np.full(index.term_count, -1, dtype=np.int64)
+    def are_named(self, records: Numbers, terms: Sequence[str]) -> Floats:
+        """Return 1 for each record whose author's name holds one of the terms."""
+        found = np.zeros(len(records))
+        for part, index, places, _ in self.by_part(records):
+            authors: list[int] = (self.authors[records[places]] - self._author_starts[part]).tolist()
+            named = {author for author in set(authors) if not index.names[author].isdisjoint(terms)}
+            if named:
+                found[places] = [author in named for author in authors]
+        return found
+
+    def texts(self, records: Numbers, read: Numbers, terms: Sequence[str]) -> tuple[Numbers, Numbers, Numbers]:
+        """Return where the first ``read`` terms of each record are one of ``terms``, in order.
+
+        That is the place of the record among the records, the place in its text, and the place of the term.
+        """
+        owners = np.repeat(np.arange(len(read)), read)
+        ats = np.arange(len(owners)) - np.repeat(np.cumsum(read) - read, read)
+        in_all = self.first_terms[records][owners] + ats
+        found = np.full(len(owners), -1)
+        for part, index, places, _ in self.by_part(records):
+            is_of_part = np.zeros(len(records), dtype=np.bool_)
+            is_of_part[places] = True
+            here = is_of_part[owners]
+            numbers = np.frombuffer(index.sequences, dtype=np.uint32)[in_all[here] - self._sequence_starts[part]]
+            place_of = np.full(index.term_count, -1)
             for place, term in enumerate(terms):
                 if (number := index.number_of(term)) is not None:
-                    places[number] = place
-            numbers = np.frombuffer(index.sequences, dtype=np.uint32)[ats[of_part] - self._sequence_starts[part]]
-            found[of_part] = places[numbers]
-        return found
+                    place_of[number] = place
+            found[here] = place_of[numbers]
+        matches = np.flatnonzero(found >= 0)
+        return owners[matches], ats[matches], found[matches]
 
 
 def joined[Item: np.generic](columns: Sequence[NDArray[Item]]) -> NDArray[Item]:
-    """Return columns as one."""
+    """Return columns, of which there is one at least, as one."""
     return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
-def _starts(counts: Sequence[int]) -> Numbers:
-    return np.array([0, *accumulate(counts)], dtype=np.int64)
+def _starts(counts: Iterable[int]) -> Sequence[int]:
+    return [0, *accumulate(counts)]

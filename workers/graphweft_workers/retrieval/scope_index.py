@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from heapq import nsmallest
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -43,8 +42,8 @@ _NEARLY: Final = 1e-9
 """Part of a score by which two ways to sum it differ at most."""
 _INDEX_BYTES: Final = 4_000
 """Of an index without nodes: there may be one for any scope that a request names."""
-_COPY_BYTES: Final = 8 * len(get_args(ColumnName.__value__))
-"""Of the copies of the columns, for a node."""
+_COPY_BYTES: Final = 8 * (len(get_args(ColumnName.__value__)) + 2)
+"""Of the copies of the columns and of the norms, for a node."""
 _VECTORS_BYTES: Final = 1_000
 _FREED_BYTES: Final = 4_000
 """Beside vectors, what numpy keeps of freed arrays for its next ones."""
@@ -110,33 +109,43 @@ class Vectors:
     def __init__(self, most: int) -> None:
         self.numbers = array("I")
         """The node of each vector."""
-        self.dimensions = 0
         self._most = most
-        self._rows: NDArray[np.float32] = np.empty((0, 0), dtype=np.float32)
+        self._components: NDArray[np.float32] = np.empty((0, 0), dtype=np.float32)
+        """A row for each component, of all vectors: a question without a component does not read its row."""
+
+    @property
+    def dimensions(self) -> int:
+        """The length of the vectors; 0 if there is none."""
+        return len(self._components)
 
     def add(self, vectors: Sequence[tuple[int, Sequence[float]]]) -> None:
         """Add the vectors of nodes; a zero vector is left out. Raises ``Unfit`` if lengths differ or one is extreme."""
+        numbers, units = array("I"), list[NDArray[np.float64]]()
         for number, vector in vectors:
             size = math.hypot(*vector)
             if not size or not math.isfinite(size):  # its score is no number, and servers leave it out
                 continue
-            if not self.dimensions:
-                self.dimensions = len(vector)
-                self._rows = np.empty((self._most, self.dimensions), dtype=np.float32)
-            if len(vector) != self.dimensions:
+            if len(vector) != (self.dimensions or len(units[0] if units else vector)):
                 raise Unfit("its vectors have several lengths")
             if not _LEAST_SIZE < size < 1 / _LEAST_SIZE:
                 raise Unfit("the squares of one of its vectors are no numbers of 32 bits")
-            if len(self.numbers) == len(self._rows):
-                more = np.empty((_MORE + len(self._rows) // _MORE, self.dimensions), dtype=np.float32)
-                self._rows = np.concatenate([self._rows, more])
-            self._rows[len(self.numbers)] = np.asarray(vector, dtype=np.float64) / size
-            self.numbers.append(number)
+            numbers.append(number)
+            units.append(np.asarray(vector, dtype=np.float64) / size)
+        if not units:
+            return
+        if not self.dimensions:
+            self._components = np.empty((len(units[0]), self._most), dtype=np.float32)
+        first, end, room = len(self.numbers), len(self.numbers) + len(units), self._components.shape[1]
+        if end > room:
+            more = np.empty((self.dimensions, end - room + _MORE + room // _MORE), dtype=np.float32)
+            self._components = np.concatenate([self._components, more], axis=1)
+        self._components[:, first:end] = np.array(units).T
+        self.numbers.extend(numbers)
 
     @property
     def bytes(self) -> int:
         """The size: never less than it is."""
-        rows = _FREED_BYTES + self._rows.nbytes if self.dimensions else 0
+        rows = _FREED_BYTES + self._components.nbytes if self.dimensions else 0
         return _VECTORS_BYTES + rows + sys.getsizeof(self.numbers)
 
     def near(self, vector: Sequence[float], count: int) -> tuple[Numbers, Numbers]:
@@ -145,17 +154,27 @@ class Vectors:
         A score is (1 + cosine) / 2, in units of 1 / ``GRID``.
         """
         wanted = (np.asarray(vector, dtype=np.float64) / math.hypot(*vector)).astype(np.float32)
+        rows, asked = self._components[:, : len(self.numbers)], np.flatnonzero(wanted)
+        if len(asked) < self.dimensions:
+            rows, wanted = rows[asked], wanted[asked]
         # Without BLAS, whose threads take the processors of others.
-        cosines = np.einsum("ij,j->i", self._rows[: len(self.numbers)], wanted)
+        cosines = np.einsum("ji,j->i", rows, wanted)
         places = np.arange(len(cosines))
         if len(cosines) > count:
-            last = np.sort(cosines)[-count]  # a partition takes ten times as long where many are equal
-            places = np.flatnonzero(cosines >= last - 3 / GRID)
+            places = np.flatnonzero(cosines >= _at_place(cosines, count) - 3 / GRID)
         scores = np.floor((1 + cosines[places].astype(np.float64)) * (GRID / 2) + 0.5).astype(np.int64)
-        if len(cosines) > count:
-            is_near = scores >= np.partition(scores, -count)[-count]
+        if len(places) > count:
+            is_near = scores >= np.sort(scores)[-count]
             places, scores = places[is_near], scores[is_near]
         return places, scores
+
+
+def _at_place(cosines: NDArray[np.float32], place: int) -> float:
+    """Return the cosine at a place of their falling order."""
+    above = cosines[cosines > 0]
+    if len(above) < place:
+        return float(np.sort(cosines)[-place])
+    return float(np.partition(above, -place)[-place])  # of many equal ones, such as 0, it takes ten times as long
 
 
 class ScopeIndex:
@@ -210,6 +229,7 @@ class ScopeIndex:
         """The terms of each author's name."""
         self._copies: dict[str, Numbers] = {}
         """Copies of columns, by their names."""
+        self._norms: tuple[Floats, Floats] | None = None
 
     def read(self, terms: int) -> bool:
         """Read nodes of about ``terms`` terms, or a part of a longer one; return whether all are read."""
@@ -242,6 +262,7 @@ class ScopeIndex:
     def _begin(self, node: IndexedNode) -> None:
         """Read all of a node but which terms it has."""
         self._copies.clear()
+        self._norms = None
         number = len(self.keys)
         self.keys.append(node.key)
         self.numbers[node.key] = number
@@ -264,6 +285,7 @@ class ScopeIndex:
     def _hold(self, terms: Sequence[str]) -> None:
         """Read terms of the last node."""
         self._copies.clear()
+        self._norms = None
         number = len(self.keys) - 1
         for term, times in Counter(terms).items():
             held = self._postings.get(term)
@@ -334,6 +356,15 @@ class ScopeIndex:
         return found
 
     @property
+    def norms(self) -> tuple[Floats, Floats]:
+        """The part of BM25's divisor that depends on the length, of each node and of each session; kept as ``copy``."""
+        if self._norms is None:
+            of_nodes = K1 * B / self.mean * self.copy("lengths").astype(np.float64)
+            of_sessions = K1 * B / self.session_mean * column(self.session_lengths).astype(np.float64)
+            self._norms = of_nodes, of_sessions
+        return self._norms
+
+    @property
     def mean(self) -> float:
         """The mean length of the nodes."""
         return (self.total_length / len(self.lengths) if self.lengths else 0.0) or 1.0
@@ -357,7 +388,10 @@ class ScopeIndex:
 
     def postings(self, term: str, valid: Mask | None, limit: int | None = None) -> tuple[Numbers, Numbers]:
         """Return the latest ``limit`` nodes that hold a term, the oldest first, and how often each does; None: all."""
-        numbers, times = (column(each) for each in self._postings.get(term, _NO_POSTINGS))
+        held = self._postings.get(term, _NO_POSTINGS)
+        if valid is None and limit is not None and len(held[0]) > limit:
+            held = held[0][-limit:], held[1][-limit:]
+        numbers, times = column(held[0]), column(held[1])
         if valid is not None:
             kept = valid[numbers]
             numbers, times = numbers[kept], times[kept]
@@ -438,14 +472,27 @@ class ScopeIndex:
 
         A score is (1 + cosine) / 2, rounded to 5 decimals as the server's; the last of these may differ by one.
         """
+        if (found := self.nearest(vector, count)) is None:
+            return None
+        near = sorted((-score, self.keys[number]) for number, score in found)
+        return [(-score / GRID, key) for score, key in near]
+
+    def nearest(self, vector: Sequence[float], count: int) -> list[tuple[int, int]] | None:
+        """Return the nodes of ``near`` by their numbers in any order, with scores in units of 1 / ``GRID``."""
         if self.vectors is None or self.vectors.dimensions != len(vector):
             return None
         if not _LEAST_SIZE < math.hypot(*vector) < 1 / _LEAST_SIZE:  # the sums of its numbers may overflow
             return None
         places, scores = self.vectors.near(vector, count)
-        keys, numbers = self.keys, self.vectors.numbers
-        near = [(-int(score), keys[numbers[at]]) for at, score in zip(map(int, places), scores, strict=True)]
-        return [(-score / GRID, key) for score, key in nsmallest(count, near)]
+        numbers: list[int] = np.frombuffer(self.vectors.numbers, dtype=np.uint32)[places].tolist()
+        of_numbers: list[int] = scores.tolist()
+        found = list(zip(numbers, of_numbers, strict=True))
+        if len(found) > count:
+            last = int(scores.min())
+            ties = sorted((each for each in found if each[1] == last), key=lambda each: self.keys[each[0]])
+            found = [each for each in found if each[1] > last]
+            found += ties[: count - len(found)]
+        return found
 
     def valid(self, at: str | None, since: str | None = None) -> Mask | None:
         """Return which nodes are valid then, or at any time since ``since``, by number; None for all."""

@@ -104,10 +104,12 @@ class _Kept:
     """An index, and the state for which it is right."""
 
     index: ScopeIndex
-    version: object
-    """Of the graph when it was built."""
-    marks: Marks | None
-    """The last ones for which it was right; None if none tell all changes."""
+    version: object | None
+    """Of the graph when it was built, or compared with marks since; None if that was not read."""
+    marks: Marks
+    """The last ones for which it was right."""
+    concerned: TargetMarks | None = None
+    """Those that tell all changes; None if none do."""
     bytes: int
     at: float
     """Monotonic time at which the marks were read."""
@@ -208,13 +210,16 @@ class ScopeIndexes:
         kept = {of: self._kept[key] for of, key in keys.items() if key in self._kept}
         if kept:
             limit_s = min(timeout_s, self.timing.version_s)
-            marks = {of: self._marks_of(targets[of]) for of in kept}
-            by_marks = {of: some for of, some in marks.items() if some is not None and kept[of].marks is not None}
-            by_version = {of: each for of, each in kept.items() if of not in by_marks}
-            same = [
-                *await self._with_same_marks(app_id, targets, kept, by_marks, limit_s),
-                *await self._with_same_version(app_id, targets, by_version, limit_s),
-            ]
+            tell_all = self._marks_tell_all()
+            concerned = {of: some for of, each in kept.items() if tell_all and (some := each.concerned) is not None}
+            version: object | None = None
+            if any(of not in concerned or not concerned[of].are_there(each.marks) for of, each in kept.items()):
+                version = await self.versions.current(app_id, limit_s)
+            same = [of for of, each in kept.items() if version is not None and each.version is version]
+            others = {of: (kept[of], some) for of, some in concerned.items() if of not in same}
+            same += await self._with_same_marks(app_id, targets, others, version, limit_s)
+            for of in kept.keys() - concerned.keys() - set(same) if version is not None else ():
+                self._drop_if_kept(app_id, targets[of], kept[of])
             for of in same:
                 if self._kept.get(keys[of]) is kept[of]:  # else something was erased meanwhile
                     self._kept.move_to_end(keys[of])
@@ -226,45 +231,32 @@ class ScopeIndexes:
             self._build_later(app_id, missing)
         return right
 
-    async def _with_same_version(
-        self, app_id: str, targets: Sequence[SearchTarget], kept: Mapping[int, _Kept], timeout_s: float
-    ) -> Sequence[int]:
-        """Return the places of the indexes that were built from the version of the graph. Others are dropped."""
-        version = await self.versions.current(app_id, timeout_s) if kept else None
-        if version is None:
-            return ()
-        for of, each in kept.items():
-            if each.version is not version:
-                self._drop_if_kept(app_id, targets[of], each)
-        return [of for of, each in kept.items() if each.version is version]
-
     async def _with_same_marks(
         self,
         app_id: str,
         targets: Sequence[SearchTarget],
-        kept: Mapping[int, _Kept],
-        concerned: Mapping[int, TargetMarks],
+        kept: Mapping[int, tuple[_Kept, TargetMarks]],
+        version: object | None,
         timeout_s: float,
     ) -> Sequence[int]:
-        """Return the places of the indexes that are right by their marks. Others are dropped.
+        """Return the places of the indexes that are right by their marks; others are dropped.
 
-        Added memories are added to them first.
+        Added memories are added to them first. They are right for the version, too, if that was read before.
         """
         began = self.clock.monotonic()
         now: Marks = {}
         try:
-            if concerned:
-                now = await self._read_marks(app_id, concerned.values(), timeout_s)
+            if kept:
+                now = await self._read_marks(app_id, [marks for _, marks in kept.values()], timeout_s)
         except (QueryFailed, GraphUnavailable):
             return ()
         found: list[int] = []
-        for of, marks in concerned.items():
-            each = kept[of]
+        for of, (each, marks) in kept.items():
             async with each.lock:
                 if each.at > began:  # another search compared it with later marks
                     found.append(of)
                 elif await self._is_right(app_id, targets[of], each, marks, now):
-                    each.marks, each.at = now, began
+                    each.version, each.marks, each.at = version, now, began
                     found.append(of)
                 else:
                     self._drop_if_kept(app_id, targets[of], each)
@@ -272,7 +264,7 @@ class ScopeIndexes:
 
     async def _is_right(self, app_id: str, target: SearchTarget, kept: _Kept, marks: TargetMarks, now: Marks) -> bool:
         """Tell whether an index is right for the marks, once what was added to its scope is added to it."""
-        before = kept.marks or {}
+        before = kept.marks
         if not marks.are_kept(before, now):
             return False
         if not marks.are_same(before, now):
@@ -282,10 +274,10 @@ class ScopeIndexes:
             return True
         return await self._add_vectors(app_id, target, kept)
 
-    def _marks_of(self, target: SearchTarget) -> TargetMarks | None:
-        """Return the marks of a target; None if they do not tell all changes."""
+    def _marks_tell_all(self) -> bool:
+        """Tell whether no rule writes what only marks tell."""
         written = self.written()
-        return None if written is None or written & MARKED else marks_of(target)
+        return written is not None and not written & MARKED
 
     async def _read_marks(self, app_id: str, of: Iterable[TargetMarks], timeout_s: float) -> Marks:
         text, params = reading([id for each in of for id in each.ids])
@@ -443,7 +435,7 @@ class ScopeIndexes:
         version = await self.versions.current(app_id, self.timing.version_s)
         if version is None:
             raise _Outdated
-        marks = self._marks_of(target)
+        marks = marks_of(target) if self._marks_tell_all() else None
         before = None if marks is None else await self._read_marks(app_id, [marks], self.timing.version_s)
         if marks is not None and self.graph.settle_s:  # what was written with the marks is seen then
             await self.clock.sleep(self.graph.settle_s)
@@ -479,8 +471,8 @@ class ScopeIndexes:
         self._drop(key)
         scope.bytes = size
         kept = _Kept(
-            index=index, version=now, marks=before, bytes=size, at=began, without_vector=without_vector,
-            used=self._searches,
+            index=index, version=now, marks=before or {}, concerned=marks, bytes=size, at=began,
+            without_vector=without_vector, used=self._searches,
         )  # fmt: skip
         if not self._keep(key, kept, scope.since):
             raise Unfit("there is no room for its index beside those in use")

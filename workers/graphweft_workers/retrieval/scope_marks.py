@@ -100,12 +100,18 @@ class TargetMarks:
         """All of them."""
         return (*self.always, *(each for some in self.by_scope for each in some), *filter(None, (self.vectors,)))
 
+    def are_there(self, marks: Marks) -> bool:
+        """Tell whether a scope has marks: one that an earlier version wrote has none until its next event."""
+        return not self.by_scope or any(each in marks for some in self.by_scope for each in some)
+
     def are_kept(self, before: Marks, now: Marks) -> bool:
         """Tell whether nothing that a scope holds was changed or removed."""
-        return all(before.get(each) == now.get(each) for each in self.always)
+        return before == now or all(before.get(each) == now.get(each) for each in self.always)
 
     def are_same(self, before: Marks, now: Marks) -> bool:
         """Tell whether nothing of the scope has changed but its vectors."""
+        if before == now:  # mostly
+            return self.are_there(now)
         return self.are_kept(before, now) and (not self.by_scope or any(
             all(before.get(each) == now.get(each) for each in some) and any(each in now for each in some)
             for some in self.by_scope

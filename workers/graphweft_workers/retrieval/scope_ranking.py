@@ -25,7 +25,7 @@ import numpy as np
 
 from graphweft_workers.retrieval.questions import RankedQuestion
 from graphweft_workers.retrieval.ranking import Hit
-from graphweft_workers.retrieval.signals import KindIndex, Near, find_signals, linear
+from graphweft_workers.retrieval.signals import KindIndex, Near, find_signals
 
 WEIGHTS: Final[Mapping[str, float]] = {
     "words": 0.1,
@@ -57,35 +57,34 @@ LEAST: Final = 1e-6
 
 
 def rank(asked: RankedQuestion, parts: Sequence[KindIndex], near: Near, *, limit: int = 100) -> list[Hit]:
-    """Return about ``limit`` records that fit a question, or more, best first; of equal ones the newest is first.
+    """Return up to ``limit`` records that fit a question, best first; of equal ones the newest is first.
 
     Scores are above 0 and at most 1. A score counts by what the signals of the
     question could give at most, and by how much of the question its best hit holds. If nothing fits, all are below
     ``FITTING``; else the first hit that tells something has at least that.
     """
-    if not parts:
-        return []
     signals = find_signals(asked, parts, near, WEIGHTS, limit=limit)
-    if not signals.candidates:
+    if not signals.count:
         return []
-    most = sum(
-        weight
-        for name, weight in WEIGHTS.items()
-        if weight > 0 and name in signals.values and signals.values[name].any()
-    )
+    weights = {name: weight for name, weight in WEIGHTS.items() if weight > 0 and name in signals.values}
+    speak = np.any([signals.values[name] for name in weights], axis=1)
+    most = sum(weight for weight, speaks in zip(weights.values(), speak.tolist(), strict=True) if speaks)
     factor = signals.reach / most if most else 0.0
-    values = linear(signals, WEIGHTS)
+    values = signals.sums
     best = factor * float(values[signals.values["empty"] == 0].max(initial=-np.inf))
     if best > 0 and (best >= FITTING) != signals.fits:
         factor *= (_ABOVE if signals.fits else _BELOW) / best
-
-    def hit(at: tuple[int, int], score: float) -> Hit:
-        part = parts[at[0]]
-        key = part.index.keys[at[1]]
-        return Hit(key, key, score, part.of, -at[1])
-
     scores = np.clip(values * factor, LEAST, 1.0)
-    places, numbers = np.array(signals.candidates).T
-    order = map(int, np.lexsort((-numbers, places, -scores)))
-    hits = [hit(signals.candidates[at], float(scores[at])) for at in order]
-    return hits + [hit(at, hits[-1].score) for at in signals.rest]
+    places, numbers = signals.places, signals.numbers
+    order = np.lexsort((-numbers[: signals.count], places[: signals.count], -scores))
+    rest = np.arange(signals.count, len(places))
+    shown = np.concatenate([order, rest])[:limit]
+    scores = np.append(scores, np.full(len(rest), scores[order[-1]]))
+    of_parts: list[int] = places[shown].tolist()
+    in_parts: list[int] = numbers[shown].tolist()
+    hits: list[Hit] = []
+    for place, number, score in zip(of_parts, in_parts, scores[shown].tolist(), strict=True):
+        part = parts[place]
+        key = part.index.keys[number]
+        hits.append(Hit(key, key, score, part.of, -number))
+    return hits

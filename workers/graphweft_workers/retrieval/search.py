@@ -45,6 +45,8 @@ type _Kind = IndexType | Literal["words"]
 _EMBEDDING: Final = 0.5
 """Share of the remaining time that the embedder may take."""
 _KNOWN: Final = frozenset({"fact", "preference", "statement"})
+_ENDING: Final = frozenset({(MEMORY_LABEL,), (STATEMENT,)})
+"""Labels of the nodes that end by statements."""
 _FIRST: Final = ("text", "score")
 _WIDEST: Final = 1_000
 """Limit of hits among which a search looks for ones that tell something."""
@@ -297,10 +299,12 @@ class _Search:
     async def _with_pinned(self, targets: Sequence[SearchTarget], shown: Sequence[Shown]) -> list[Shown]:
         """Return the rows behind the pinned ones, which have the first score: they are there whatever is asked."""
         hits = await self._pinned(targets)
+        if not hits:
+            return list(shown)
         score = shown[0][0].score if shown else LEAST
         before = {*map(plain_text, self._query.shown)}
         first = [
-            (replace(hit, score=score), row)
+            (hit._replace(score=score), row)
             for hit, row in await self._rows(targets, hits)
             if plain_text(str(row[0])) not in before
         ]
@@ -414,7 +418,7 @@ class _Search:
         known = _newest({of: table for of, table in tables.items() if targets[of].kind in _KNOWN}, most // 2)
         # A question without days, and words that say what it asks for, is about the user: any row fits.
         score = LEAST if content_terms(self._asked) or self._asked.periods else FITTING
-        found = {(hit.of, str(hit.handle)): replace(hit, score=score) for hit in (*known, *_newest(tables, most))}
+        found = {(hit.of, str(hit.handle)): hit._replace(score=score) for hit in (*known, *_newest(tables, most))}
         for hit in hits:
             found.pop((hit.of, str(hit.handle)), None)
         return await self._rows(targets, list(found.values())[:most])
@@ -427,8 +431,8 @@ class _Search:
             self._latest([targets[of] for of in recent]), self._by_words([targets[of] for of in others])
         )
         turns = [
-            *((place, replace(hit, of=recent[hit.of])) for place, hit in enumerate(latest)),
-            *((place, replace(hit, of=others[hit.of])) for place, hit in enumerate(words)),
+            *((place, hit._replace(of=recent[hit.of])) for place, hit in enumerate(latest)),
+            *((place, hit._replace(of=others[hit.of])) for place, hit in enumerate(words)),
         ]
         turns.sort(key=lambda turn: turn[0])  # ties: the latest
         return _falling([hit for _, hit in turns[: self._query.top_k]])
@@ -462,7 +466,8 @@ class _Search:
             return await self._latest_known_first(targets), None
         degraded: str | None = None
         near: list[Hit] = []
-        if vectors:
+        cosines = self._cosines_in_index(targets) if vectors else {}
+        if cosines is None:
             found = await self._nearest_to_question(targets)
             if isinstance(found, _NoVector):
                 degraded = f"{found.reason}; words alone were searched"
@@ -473,12 +478,11 @@ class _Search:
             KindIndex(of=of, index=index, valid=_valid(of, targets, indexes), condenses=target.labels == (SUMMARY,))
             for of, (target, index) in enumerate(zip(targets, indexes, strict=True))
         ]
-        cosines: dict[tuple[int, int], float] = {}
-        for hit in near:
-            if (number := indexes[hit.of].numbers.get(str(hit.handle))) is not None:
-                cosines[hit.of, number] = cosine(hit)
+        if cosines is None:
+            numbers = ((hit, indexes[hit.of].numbers.get(str(hit.handle))) for hit in near)
+            cosines = {(hit.of, number): cosine(hit.score) for hit, number in numbers if number is not None}
         with_vectors = frozenset(of for of, target in enumerate(targets) if target.vector is not None)
-        compared = Near(cosines=cosines, parts=with_vectors, is_all=len(near) < self._width)
+        compared = Near(cosines=cosines, parts=with_vectors, is_all=max(len(near), len(cosines)) < self._width)
         return await self._current_first(targets, rank(self._asked, parts, compared, limit=self._width)), degraded
 
     async def _current_first(self, targets: Sequence[SearchTarget], hits: list[Hit]) -> list[Hit]:
@@ -489,8 +493,7 @@ class _Search:
         looked_at = {(hit.of, hit.key) for hit in hits[: self._query.top_k + _MOST_MORE]}
         ended_by: dict[tuple[int, str], tuple[int, str]] = {}
         for _ in range(ROUNDS):
-            rows = self._read_rows(targets, hits[: self._first_count])  # which are shown soon; once
-            await asyncio.gather(self._look_up_ended(targets, looked_at), rows)
+            await self._look_up(targets, hits[: self._first_count], looked_at)  # rows that are shown soon
             found = {
                 at: ender
                 for at in looked_at
@@ -505,10 +508,22 @@ class _Search:
             return hits
         return current_first(hits, ended_by, lambda at, near: Hit(at[1], at[1], near.score, at[0]))
 
+    async def _look_up(
+        self, targets: Sequence[SearchTarget], hits: Iterable[Hit], ending: Iterable[tuple[int, str]]
+    ) -> None:
+        """Read the rows of hits, and which memories and statements have ended, as far as they are not known yet."""
+        unread = [hit for hit in hits if (hit.of, hit.handle) not in self._read]
+        unknown = [at for at in ending if targets[at[0]].labels in _ENDING and at not in self._ended]
+        if unread and unknown:
+            await asyncio.gather(self._read_rows(targets, unread), self._look_up_ended(targets, unknown))
+        elif unread:
+            await self._read_rows(targets, unread)
+        elif unknown:
+            await self._look_up_ended(targets, unknown)
+
     async def _look_up_ended(self, targets: Sequence[SearchTarget], keys: Collection[tuple[int, str]]) -> None:
         """Look up which of the memories and statements have ended."""
-        ending = {(MEMORY_LABEL,), (STATEMENT,)}
-        wanted = sorted(at for at in keys if targets[at[0]].labels in ending and at not in self._ended)
+        wanted = sorted(keys)
         of_scope: dict[tuple[tuple[str, str], ...], list[tuple[int, str]]] = {}
         for at in wanted:
             of_scope.setdefault(tuple(targets[at[0]].scope.items()), []).append(at)
@@ -568,8 +583,17 @@ class _Search:
             raise errors.exceptions[0] from None
         words, near = wording.result(), embedding.result()
         if places != list(range(len(places))):
-            words = [replace(hit, of=places[hit.of]) for hit in words]
+            words = [hit._replace(of=places[hit.of]) for hit in words]
         return words, near
+
+    def _cosines_in_index(self, targets: Sequence[SearchTarget]) -> dict[tuple[int, int], float] | None:
+        """Return the cosines of the nearest nodes, by place of the target and number; None unless one index has all."""
+        near = [(of, self._indexed.get(id(each))) for of, each in enumerate(targets) if each.vector is not None]
+        if len(near) != 1 or not isinstance(self._vector, list):
+            return None
+        [(of, index)] = near
+        found = index.nearest(self._vector, self._width) if index is not None else None
+        return {(of, number): cosine(score / GRID) for number, score in found} if found else None
 
     async def _nearest_to_question(self, targets: Sequence[SearchTarget]) -> list[Hit] | _NoVector:
         if self._vector is None:  # once, although an index may have been wrong
@@ -658,11 +682,8 @@ class _Search:
         """Return the hits that still exist, with their rows; these have the columns of ``_columns``."""
         columns = _columns(targets)
         place = columns.index("invalid_at") if "invalid_at" in columns else None
-        if place is None:
-            await self._read_rows(targets, hits)
-        else:
-            keys = [(hit.of, hit.key) for hit in hits]
-            await asyncio.gather(self._read_rows(targets, hits), self._look_up_ended(targets, keys))
+        ending = hits if place is not None else ()
+        await self._look_up(targets, hits, [(hit.of, hit.key) for hit in ending])
         rows: list[tuple[Hit, tuple[Any, ...]]] = []
         for hit in hits:
             if (cells := self._read[hit.of, hit.handle]) is None:
@@ -678,9 +699,8 @@ class _Search:
         return rows
 
     async def _read_rows(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> None:
-        """Read the rows of the hits that are not read yet."""
         others = _columns(targets)[len(_FIRST) :]
-        parts = _by_target(targets, [hit for hit in hits if (hit.of, hit.handle) not in self._read])
+        parts = _by_target(targets, hits)
         tables = await self._each(statements.rows(self._dialect, target, some) for target, some in parts)
         for (target, some), table in zip(parts, tables, strict=True):
             self._read |= dict.fromkeys((hit.of, hit.handle) for hit in some)
@@ -776,7 +796,7 @@ def _newest(tables: Mapping[int, Table], limit: int) -> list[Hit]:
 
 def _falling(hits: Sequence[Hit]) -> list[Hit]:
     """Return the hits with scores that fall from 1."""
-    return [replace(hit, score=1.0 - place / len(hits)) for place, hit in enumerate(hits)]
+    return [hit._replace(score=1.0 - place / len(hits)) for place, hit in enumerate(hits)]
 
 
 def _by_target(targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> list[tuple[SearchTarget, list[Hit]]]:

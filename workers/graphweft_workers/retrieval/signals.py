@@ -7,7 +7,7 @@ depend on the question is in the index of the scope.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -16,7 +16,7 @@ import numpy as np
 
 from graphweft_workers.retrieval.questions import RankedQuestion
 from graphweft_workers.retrieval.ranking import K1, B, idf
-from graphweft_workers.retrieval.scope_columns import ScopeColumns, joined
+from graphweft_workers.retrieval.scope_columns import ScopeColumns
 from graphweft_workers.retrieval.scope_index import (
     ASKS,
     EMPTY,
@@ -68,6 +68,7 @@ _BEST_TURNS: Final = 3
 """Turns that speak for their session."""
 _CONTINUED: Final = 0.5
 """Share of the score of a turn that its correction or completion has: less than the answer to a question."""
+_NONE: Final = np.zeros(0, dtype=np.int64)
 _SHARE: Final = 1 / 3
 """Part of the question's words that says enough if all records hold them."""
 
@@ -87,18 +88,28 @@ class KindIndex:
 
 @dataclass(slots=True)
 class Signals:
-    """The candidates, as places of parts and numbers of records; the values of each signal are in the same order."""
+    """The candidates, and the values of each signal in the same order."""
 
-    candidates: list[tuple[int, int]]
-    rest: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """Further records that fit less, the best first."""
+    places: Numbers
+    """The part of each candidate and then of further records, which fit less, the best first."""
+    numbers: Numbers
+    """The numbers of all these."""
+    count: int
+    """How many are candidates."""
     values: dict[str, Floats] = field(default_factory=dict[str, Floats])
     """A signal that says nothing is missing."""
+    sums: Floats = field(default_factory=lambda: np.zeros(0))
+    """The weighted sum of each candidate."""
     fits: bool = True
     """Whether a record is about what is asked for: it holds a word of weight, is near, or of a day that is named."""
     reach: float = 1.0
     """How well the best candidate fits: the share of the question's words, weighted by their rarity, that it and its
     neighbours hold, or the fit of its day, or its cosine."""
+
+    @property
+    def candidates(self) -> list[tuple[int, int]]:
+        """The part and the number of each candidate."""
+        return list(zip(self.places[: self.count].tolist(), self.numbers[: self.count].tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +136,8 @@ def find_signals(
 
     With the rest there are about ``limit`` records, if so many fit at all.
     """
+    if not any(part.index.keys for part in parts):
+        return Signals(_NONE, _NONE, 0)
     return _Finder(asked, parts, near).found(weights, limit)
 
 
@@ -135,10 +148,8 @@ def content_terms(asked: RankedQuestion) -> frozenset[str]:
 
 def linear(signals: Signals, weights: Mapping[str, float]) -> Floats:
     """Return the weighted sum of the signals of each candidate."""
-    sums = np.zeros(len(signals.candidates))
-    for name, weight in weights.items():
-        if name in signals.values:
-            sums += weight * signals.values[name]
+    there = [(weight, signals.values[name]) for name, weight in weights.items() if name in signals.values]
+    sums: Floats = (np.array([weight for weight, _ in there])[:, np.newaxis] * [each for _, each in there]).sum(axis=0)
     return sums
 
 
@@ -150,84 +161,90 @@ class _Finder:
         self._parts = parts
         self._near = near
         self._of = of = ScopeColumns([part.index for part in parts])
-        self._words = np.zeros(of.count)
-        """BM25 of each record."""
-        self._held: list[tuple[str, float, Numbers, Numbers]] = []
-        """Each term, its weight, the records that hold it, and how often each does."""
-        self._sessions = np.zeros(of.session_count)
-        """BM25 of each session."""
+        self._filled = [(place, parts[place]) for place, _ in of.filled]
         self._counts = {term: self._holding(term) for term in asked.terms}
         """How many records hold each term."""
         self._weights = {term: idf(of.count, count) for term, count in self._counts.items()}
+        self._count()
+        self._near_records = np.array([of.starts[place] + number for place, number in near.cosines], dtype=np.int64)
+        self._cosines = np.fromiter(near.cosines.values(), np.float64, len(near.cosines))
 
     def found(self, weights: Mapping[str, float], limit: int) -> Signals:
         """Return the signals of the candidates, and up to ``limit`` records with the rest."""
-        of = self._of
-        self._count()
+        of, asked = self._of, self._asked
         days = self._on_days()
         candidates, rest, (covered, around, window) = self._candidates(days, limit)
-        signals = Signals(of.named(candidates), of.named(rest))
+        signals = Signals(*of.located(np.concatenate([candidates, rest])), len(candidates))
         asked_for = sum(self._weights.values()) or 1.0
-        nearest = max(self._near.cosines.values(), default=0.0)
+        nearest = _most(self._cosines)
         if len(candidates):
-            signals.reach = min(1.0, max(_most(around) / asked_for, _most(days), nearest, 0.0))
+            signals.reach = min(1.0, max(_most(around) / asked_for, _most(days), nearest))
         signals.fits = bool(_most(days)) or nearest >= _NEAR or self._shares_words()
-        alone = of.sessions[candidates] == 0
-        sequences = _Sequences(of, candidates, self._asked.terms)
+        sessions, flags = of.sessions[candidates], of.flags[candidates]
+        alone = sessions == 0
+        lengths = of.term_counts(candidates)
         values = signals.values
-        values["words"] = words = _scaled(self._passages(candidates, sequences))
+        values["words"] = words = _scaled(self._passages(candidates, lengths))
         values["covered"] = covered / asked_for
         values["window"] = _scaled(window)
         # What has no session has no neighbours that could speak for it.
-        values["session"] = np.where(alone, values["window"], _scaled(self._sessions[of.sessions[candidates]]))
-        values["session_best"] = np.where(alone, words, _scaled(self._best_of_sessions(candidates)))
-        values["after_question"] = _scaled(self._after_question(candidates))
-        values["pairs"] = _scaled(self._pairs(candidates, covered, sequences))
+        values["session"] = np.where(alone, values["window"], _scaled(self._sessions[sessions]))
+        values["session_best"] = np.where(alone, words, _scaled(self._best_of_sessions(sessions)))
+        values["after_question"] = _scaled(self._after_question(candidates, flags))
+        values["pairs"] = _scaled(self._pairs(candidates, lengths))
         values["date"] = days[of.days[candidates]]
-        flags = of.flags[candidates]
         for name, flag, applies in (
-            ("when", TIME, self._asked.is_when), ("number", NUMBER, self._asked.is_count),
-            ("own", USERS, self._asked.is_own), ("asks", ASKS, True), ("empty", EMPTY, True), ("short", SHORT, True),
+            ("when", TIME, asked.is_when), ("number", NUMBER, asked.is_count), ("own", USERS, asked.is_own),
+            ("asks", ASKS, True), ("empty", EMPTY, True), ("short", SHORT, True),
         ):  # fmt: skip
             if applies:
                 values[name] = (flags & flag != 0).astype(np.float64)
-        values["named"] = self._named(candidates)
-        values["condenses"] = np.array([part.condenses for part in self._parts], dtype=np.float64)[of.parts(candidates)]
-        if (latest := self._latest(candidates, covered)) is not None:
+        values["named"] = of.are_named(candidates, asked.terms) * ~alone
+        of_parts = signals.places[: len(candidates)]
+        values["condenses"] = np.array([part.condenses for part in self._parts], dtype=np.float64)[of_parts]
+        if (latest := self._latest(signals, candidates, covered)) is not None:
             values["latest"] = latest
-        if self._near.cosines:
-            values["vector"] = self._vectors(signals.candidates, words)
-        values["first_hits"] = self._like_first_hits(candidates, linear(signals, weights))
+        if len(self._cosines):
+            values["vector"] = self._vectors(candidates, of_parts, words)
+        sums = linear(signals, weights)
+        values["first_hits"] = self._like_first_hits(signals, candidates, sums)
+        signals.sums = sums + weights.get("first_hits", 0.0) * values["first_hits"]
         return signals
 
     def _holding(self, term: str) -> int:
         """Return how many records hold a term, or one that counts like it, valid or not; those with two count twice."""
         alike = self._asked.alike.get(term, (term,))
-        return sum(part.index.holding(each) for part in self._parts for each in alike)
+        return sum(part.index.holding(each) for _, part in self._filled for each in alike)
 
     def _count(self) -> None:
-        """Add the terms to the scores of records and sessions, the rarest first."""
-        of, room = self._of, [MOST_POSTINGS for _ in self._parts]
-        for held, term in sorted((held, term) for term, held in self._counts.items()):
-            if not held or not any(room):
-                continue
-            found: list[tuple[Numbers, Numbers]] = []
-            for place, part in enumerate(self._parts):
+        """Find the records that hold the terms, the rarest first; count BM25 of records and sessions."""
+        of, room = self._of, dict.fromkeys((place for place, _ in self._filled), MOST_POSTINGS)
+        self._held: list[str] = []
+        """The terms that are counted."""
+        found: list[tuple[Numbers, Numbers, int]] = [(_NONE, _NONE, 0)]
+        for term in sorted(filter(self._counts.get, self._counts), key=lambda term: (self._counts[term], term)):
+            for place, part in self._filled:
                 if room[place] and (some := self._postings(part, term, room[place])) is not None:
                     numbers, times = some
                     room[place] -= len(numbers)
-                    found.append((numbers + of.starts[place], times))
-            if not found:
-                continue
-            records, times = (joined(each) for each in zip(*found, strict=True))
-            weight = self._weights[term]
-            self._held.append((term, weight, records, times))
-            self._words[records] += weight * times / (times + _BASE + of.norms[records])
-            counts = np.bincount(of.sessions[records], minlength=of.session_count)
-            counts[0] = 0  # of no session
-            sessions = np.flatnonzero(counts)
-            times = counts[sessions]
-            self._sessions[sessions] += weight * times / (times + _BASE + of.session_norms[sessions])
+                    if not self._held or self._held[-1] != term:
+                        self._held.append(term)
+                    found.append((numbers + of.starts[place], times, len(self._held) - 1))
+        records, times = (np.concatenate(each) for each in list(zip(*found, strict=True))[:2])
+        terms = np.repeat([term for *_, term in found], [len(numbers) for numbers, *_ in found])
+        self._postings_of = records, times, terms
+        """Records that hold a term, how often each does, and the place of the term in ``_held``."""
+        weights = self._weights_of_held = np.array([self._weights[term] for term in self._held])
+        scores = weights[terms] * times / (times + _BASE + of.norms[records])
+        self._words = _added(records, scores, of.count)
+        """BM25 of each record."""
+        # One number for a term and a session.
+        in_sessions = (terms * of.session_count + of.sessions[records])[of.sessions[records] > 0]
+        pairs, times = np.unique(in_sessions, return_counts=True)
+        terms, sessions = np.divmod(pairs, of.session_count)
+        scores = weights[terms] * times / (times + _BASE + of.session_norms[sessions])
+        self._sessions = _added(sessions, scores, of.session_count)
+        """BM25 of each session."""
 
     def _postings(self, part: KindIndex, term: str, room: int) -> tuple[Numbers, Numbers] | None:
         """Return the latest ``room`` records that hold a term or one that counts like it, and how often each does.
@@ -247,8 +264,13 @@ class _Finder:
     def _shares_words(self) -> bool:
         """Tell whether records share words of weight with the question: rare ones, or many."""
         asked_for = content_terms(self._asked)
-        counted = {term for term, *_ in self._held}
-        held = {term for term, _, records, _ in self._held if term in asked_for and self._of.have_content(records)}
+        counted = frozenset(self._held)
+        records, _, terms = self._postings_of
+        held = {
+            term
+            for place, term in enumerate(self._held)
+            if term in asked_for and self._of.have_content(records[terms == place])
+        }
         # So many records hold a term that was not counted that one of them tells something.
         held |= {term for term in asked_for - counted if self._counts[term]}
         rare = max(_FEW, self._of.count // 2)
@@ -287,18 +309,16 @@ class _Finder:
         add(answers[about], words[asked[about]] / 2)
         about = (answers != asked) & (later != answers) & (of.flags[later] & OF_OWN != 0)
         add(later[about], words[asked[about]] / 2)
-        if cosines := self._near.cosines:
-            near = np.array([of.starts[place] + number for place, number in cosines], dtype=np.int64)
-            add(near, np.maximum(0.0, np.fromiter(cosines.values(), np.float64)) * best)
+        add(self._near_records, np.maximum(0.0, self._cosines) * best)
         if _most(days):
             fits, left = days[of.days], _MOST_OF_DAYS
-            for place, part in enumerate(self._parts):
+            for place, part in self._filled:
                 start, end = of.starts[place : place + 2]
                 is_of_day = (fits[start:end] > 0) & (True if part.valid is None else part.valid)
                 latest = start + np.flatnonzero(is_of_day)[max(0, np.count_nonzero(is_of_day) - left) :]
                 left -= len(latest)
                 add(latest, fits[latest] * best)
-        for place, part in enumerate(self._parts):
+        for place, part in self._filled:
             if part.valid is not None:
                 is_found[of.starts[place] : of.starts[place + 1]] &= part.valid
         found = of.best(np.flatnonzero(is_found), rough, max(limit, _MOST_LOOKED_AT))
@@ -315,45 +335,58 @@ class _Finder:
         of = self._of
         before, after = of.neighbours(records)
         lengths = np.append(of.lengths, 0)
-        norms = _BASE + K1 * B * (lengths[records] + lengths[before] + lengths[after]) / (3 * of.means[records])
-        covered, around, window = (np.zeros(len(records)) for _ in range(3))
-        held = np.zeros(of.count + 1, dtype=np.int64)  # the last is of no record
-        for _, weight, holding, times in self._held:
-            held[holding] = times
-            own = held[records]
-            together = own + held[before] + held[after]
-            held[holding] = 0
-            covered += weight * (own > 0)
-            around += weight * (together > 0)
-            window += weight * together / (together + norms)
+        norms = _BASE + K1 * B * (lengths[records] + lengths[before] + lengths[after]) / (3 * of.means(records))
+        # A column for each of these records.
+        wanted = np.array([records, before, after])
+        column_of = np.full(of.count + 1, -1)  # the last is of no record
+        column_of[wanted] = np.arange(wanted.size).reshape(wanted.shape)
+        holding, times, terms = self._postings_of
+        columns = column_of[holding]
+        known = np.flatnonzero(columns >= 0)
+        held = np.zeros((len(self._held), wanted.size))
+        held[terms[known], columns[known]] = times[known]
+        own, of_before, of_after = held.take(column_of[wanted], axis=1).swapaxes(0, 1)
+        together = own + of_before + of_after
+        weights = self._weights_of_held[:, np.newaxis]
+        parts = weights * (own > 0), weights * (together > 0), weights * together / (together + norms)
+        covered, around, window = (each.sum(axis=0) for each in parts)
         return covered, around, window
 
-    def _best_of_sessions(self, candidates: Numbers) -> Floats:
-        """Return the sum of the best three turns of the session of each candidate."""
+    def _best_of_sessions(self, wanted: Numbers) -> Floats:
+        """Return the sum of the best three turns of each of the sessions, several of which may be the same."""
         of = self._of
-        wanted = np.zeros(of.session_count, dtype=np.bool_)
-        wanted[of.sessions[candidates]] = True
-        wanted[0] = False
-        turns = np.flatnonzero((self._words > 0) & wanted[of.sessions])
-        turns = turns[np.lexsort((-self._words[turns], of.sessions[turns]))]
+        is_wanted = np.zeros(of.session_count, dtype=np.bool_)
+        is_wanted[wanted] = True
+        is_wanted[0] = False
+        turns = np.flatnonzero(self._words > 0)
+        turns = turns[is_wanted[of.sessions[turns]]]
+        turns = turns[np.argsort(-self._words[turns])]
+        turns = turns[np.argsort(of.sessions[turns], kind="stable")]
         sessions = of.sessions[turns]
-        first = np.searchsorted(sessions, sessions)
-        turns, sessions = (each[np.arange(len(first)) - first < _BEST_TURNS] for each in (turns, sessions))
-        best: Floats = np.bincount(sessions, self._words[turns], minlength=of.session_count)
-        of_candidates: Floats = best[of.sessions[candidates]]
-        return of_candidates
+        places = np.arange(len(sessions))
+        first = np.maximum.accumulate(np.where(np.diff(sessions, prepend=0), places, 0))
+        turns, sessions = (each[places - first < _BEST_TURNS] for each in (turns, sessions))
+        best: Floats = _added(sessions, self._words[turns], of.session_count)[wanted]
+        return best
 
-    def _passages(self, candidates: Numbers, sequences: _Sequences) -> Floats:
+    def _passages(self, candidates: Numbers, lengths: Numbers) -> Floats:
         """Return the score of each candidate by its words; a long one has that of its best passage."""
         found = self._words[candidates]
-        lengths = sequences.lengths
         is_long = (found > 0) & (self._of.lengths[candidates] > PASSAGE)
         if not is_long.any():
             return found
         ends = np.minimum(np.cumsum(np.where(is_long, lengths, 0)), _MOST_READ)
         read = np.where(is_long, np.diff(ends, prepend=0), 0)
-        for at, matches in sequences.matches(read):
-            found[at] = max(found[at], self._best_passage(matches, float(self._of.means[candidates[at]])))
+        means = self._of.means(candidates)
+        owners, ats, terms_at = self._of.texts(candidates, read, self._asked.terms)
+        firsts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
+        for first, end in pairwise([*firsts, len(owners)]):
+            at = int(owners[first])
+            matches = [
+                (int(place), self._asked.terms[int(term)])
+                for place, term in zip(ats[first:end], terms_at[first:end], strict=True)
+            ]
+            found[at] = max(found[at], self._best_passage(matches, float(means[at])))
         return found
 
     def _best_passage(self, matches: Sequence[tuple[int, str]], mean: float) -> float:
@@ -376,15 +409,15 @@ class _Finder:
             score += count(term, -1)
         return best
 
-    def _after_question(self, candidates: Numbers) -> Floats:
+    def _after_question(self, candidates: Numbers, flags: Numbers) -> Floats:
         """Return the score of what a turn answers: of a question before it, or of what it corrects or completes."""
         of, words = self._of, self._words
-        flags, before = of.flags[candidates], of.before[candidates]
+        before = of.before[candidates]
         scores = np.where(flags & OF_LAST, words[before], 0.0)
         scores = np.maximum(scores, np.where(flags & OF_OWN, words[of.before[before]], 0.0))
         return np.where(of.flags[before] & ASKS, scores, _CONTINUED * scores)
 
-    def _pairs(self, candidates: Numbers, covered: Floats, sequences: _Sequences) -> Floats:
+    def _pairs(self, candidates: Numbers, lengths: Numbers) -> Floats:
         """Return the weight of the pairs of the question that each candidate holds, next to each other or almost."""
         found = np.zeros(len(candidates))
         if not self._asked.pairs:
@@ -394,25 +427,17 @@ class _Finder:
         wanted = np.zeros((count, count))
         for first, second in self._asked.pairs:
             wanted[place[first], place[second]] = self._weights[first] + self._weights[second]
-        owners, ats, terms_at = sequences.found(np.minimum(sequences.lengths, 4 * PASSAGE))
-        held: list[Numbers] = []
+        owners, ats, terms_at = self._of.texts(candidates, np.minimum(lengths, 4 * PASSAGE), self._asked.terms)
+        is_held = np.zeros(len(candidates) * count**2, dtype=np.bool_)
         for step in (1, 2):
             ones, others = terms_at[:-step], terms_at[step:]
             is_pair = (owners[:-step] == owners[step:]) & (ats[step:] - ats[:-step] <= _LAST_OF_PAIR)
             is_pair &= wanted[ones, others] > 0
-            held.append(owners[:-step][is_pair] * count**2 + ones[is_pair] * count + others[is_pair])
-        held_once = np.unique(np.concatenate(held))
-        owners, pairs = np.divmod(held_once, count**2)
-        return np.bincount(owners, wanted.reshape(-1)[pairs], minlength=len(candidates))
+            is_held[owners[:-step][is_pair] * count**2 + ones[is_pair] * count + others[is_pair]] = True
+        owners, pairs = np.divmod(np.flatnonzero(is_held), count**2)
+        return _added(owners, wanted.reshape(-1)[pairs], len(candidates))
 
-    def _named(self, candidates: Numbers) -> Floats:
-        """Return 1 for each turn whose author the question names."""
-        of, asked = self._of, self._asked.terms
-        authors, places = np.unique(of.authors[candidates], return_inverse=True)
-        is_named = np.array([not of.names[author].isdisjoint(asked) for author in map(int, authors)], dtype=np.float64)
-        return is_named[places] * (of.sessions[candidates] > 0)
-
-    def _latest(self, candidates: Numbers, covered: Floats) -> Floats | None:
+    def _latest(self, signals: Signals, candidates: Numbers, covered: Floats) -> Floats | None:
         """Return 1 for what the user told last of all that says as much, half of it for the one before, and so on.
 
         What quotes somebody's words about themselves tells nothing of the user, and counts for none. It counts half
@@ -423,8 +448,8 @@ class _Finder:
             return None
         told = np.flatnonzero((covered > _NEARLY * most) & (of.flags[candidates] & (USERS | EMPTY | QUOTES) == USERS))
         days = [of.day_names[int(day)] for day in of.days[candidates[told]]]
-        numbers = (number for _, number in of.named(candidates[told]))
-        by_time = sorted(zip(days, numbers, map(int, told), strict=True), key=lambda each: each[:2], reverse=True)
+        numbers = signals.numbers[told].tolist()
+        by_time = sorted(zip(days, numbers, told.tolist(), strict=True), key=lambda each: each[:2], reverse=True)
         by_time = [each for each in by_time if each[0] <= until]
         first = 1.0 if self._asked.has_topic else 0.5
         values = np.zeros(len(candidates))
@@ -432,67 +457,39 @@ class _Finder:
             values[at] = first / 2**place
         return values
 
-    def _vectors(self, candidates: Sequence[tuple[int, int]], words: Floats) -> Floats:
+    def _vectors(self, candidates: Numbers, of_parts: Numbers, words: Floats) -> Floats:
         """Return how near each candidate is; one without a vector is as near as its words say."""
-        near, found = self._near.cosines, self._near
-        least, most = min(near.values()), max(near.values())
-        values: list[float] = []
-        for each, of_words in zip(candidates, words.tolist(), strict=True):
-            if each in near:
-                values.append((near[each] - least) / (most - least) if most > least else max(0.0, near[each]))
-            else:
-                values.append(of_words if found.is_all or each[0] not in found.parts else 0.0)
-        return np.array(values)
+        least, most = float(self._cosines.min()), float(self._cosines.max())
+        cosines = np.full(self._of.count, np.nan)
+        cosines[self._near_records] = self._cosines
+        own = cosines[candidates]
+        near = (own - least) / (most - least) if most > least else np.maximum(0.0, own)
+        has_none = np.array([self._near.is_all or place not in self._near.parts for place in range(len(self._parts))])
+        return np.where(np.isnan(own), words * has_none[of_parts], near)
 
-    def _like_first_hits(self, candidates: Numbers, sums: Floats) -> Floats:
+    def _like_first_hits(self, signals: Signals, candidates: Numbers, sums: Floats) -> Floats:
         """Return how many words of the first hits each candidate holds."""
         of = self._of
         counts: Counter[str] = Counter()
-        for place, number in of.named(candidates[np.argsort(-sums, kind="stable")[:_FIRST_HITS]]):
-            index = self._parts[place].index
-            counts.update(index.first_terms(number, 2 * PASSAGE))
+        for at in map(int, np.argsort(-sums, kind="stable")[:_FIRST_HITS]):
+            index = self._parts[int(signals.places[at])].index
+            counts.update(index.first_terms(int(signals.numbers[at]), 2 * PASSAGE))
         most = max(2.0, of.count * _COMMON)
         added = sorted(
             (-count * idf(of.count, held), term)
             for term, count in counts.items()
             if count > 1 and term not in self._weights and (held := self._holding(term)) <= most
-        )
+        )[:_MOST_ADDED]
         values = np.zeros(len(candidates))
-        rows = of.holding([term for _, term in added[:_MOST_ADDED]], candidates)
-        for (score, _), of_term in zip(added, rows, strict=False):
+        for (score, _), of_term in zip(added, of.holding([term for _, term in added], candidates), strict=True):
             values -= score * of_term
         return _scaled(values)
 
 
-class _Sequences:
-    """The terms of a question in the texts of candidates."""
-
-    def __init__(self, of: ScopeColumns, candidates: Numbers, wanted: Sequence[str]) -> None:
-        self._of = of
-        self._candidates = candidates
-        self._wanted = wanted
-        self.lengths = of.term_counts(candidates)
-        """The number of terms of each."""
-
-    def found(self, read: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """Return each match among the first ``read`` terms of each candidate, in order.
-
-        That is the candidate, the place in its text, and the term.
-        """
-        ends = np.cumsum(read)
-        owners = np.repeat(np.arange(len(read)), read)
-        ats = np.arange(len(owners)) - np.repeat(ends - read, read)
-        terms_at = self._of.places_of(self._wanted, self._of.first_terms[self._candidates][owners] + ats)
-        matches = np.flatnonzero(terms_at >= 0)
-        return owners[matches], ats[matches], terms_at[matches]
-
-    def matches(self, read: Numbers) -> Iterator[tuple[int, list[tuple[int, str]]]]:
-        """Yield the matches among the first ``read`` terms of each candidate that has some."""
-        owners, ats, terms_at = self.found(read)
-        firsts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
-        for first, end in pairwise([*firsts, len(owners)]):
-            terms_of = [self._wanted[int(term)] for term in terms_at[first:end]]
-            yield int(owners[first]), list(zip(map(int, ats[first:end]), terms_of, strict=True))
+def _added(places: Numbers, values: Floats, count: int) -> Floats:
+    """Return the sum of the values of each of ``count`` places, added in their order."""
+    sums: Floats = np.bincount(places, values, minlength=count).astype(np.float64, copy=False)  # of none, integers
+    return sums
 
 
 def _most(values: Floats) -> float:

@@ -234,11 +234,11 @@ def latest_and_some(
 
 def rows(dialect: GraphDialect, target: SearchTarget, hits: Sequence[Hit]) -> Statement:
     """Return the hits' handle, the first 50,000 characters of their text, and the columns ``target.shown``."""
-    source, params = _fetched(dialect, target, hits)
+    source, params = _fetched(dialect, target, [hit.handle for hit in hits], "__gw_hit")
     text = ", ".join(f"node.{dialect.quoted(name)}" for name in target.texts)
     parts = [target.expressions.get(name) or f"node.{dialect.quoted(name)}" for name in target.shown]
     shown = "".join(f", {part} AS __gw_{place}" for place, part in enumerate(parts))  # two may be null
-    return Statement(f"{source} {target.joined} RETURN __gw_hit[0], {_cut(f'coalesce({text})')}{shown}", params)
+    return Statement(f"{source} {target.joined} RETURN __gw_hit, {_cut(f'coalesce({text})')}{shown}", params)
 
 
 def enriched(
@@ -250,7 +250,7 @@ def enriched(
     values: Mapping[str, Any],
 ) -> Statement:
     """Return the rows of a retrieval query, which gets the hits as ``node`` and ``score``, in order."""
-    source, params = _fetched(dialect, target, hits)
+    source, params = _fetched(dialect, target, [[hit.handle, hit.score] for hit in hits], "__gw_hit[0]")
     text = f"{source} WITH node, __gw_hit[1] AS score ORDER BY score DESC\n{retrieval_query.rstrip('; \t\n')}"
     return Statement(text, {**values, **params})
 
@@ -285,15 +285,16 @@ def _best(dialect: GraphDialect, target: SearchTarget, side: VectorSide, source:
     )
 
 
-def _fetched(dialect: GraphDialect, target: SearchTarget, hits: Sequence[Hit]) -> tuple[str, dict[str, Any]]:
-    """Bind ``node`` and ``__gw_hit`` for hits that still exist within the scope."""
-    params: dict[str, Any] = {"__gw_hits": [[hit.handle, hit.score] for hit in hits], **_values(target)}
+def _fetched(
+    dialect: GraphDialect, target: SearchTarget, hits: Sequence[Any], handle: str
+) -> tuple[str, dict[str, Any]]:
+    """Bind ``node`` and ``__gw_hit`` for hits that still exist within the scope; ``handle`` is the handle of a hit."""
+    params: dict[str, Any] = {"__gw_hits": hits, **_values(target)}
     label = dialect.label(target)
     conditions = _conditions(dialect, target, "node")
     if target.key:
-        return _where(f"{_HITS} (node:{label} {{{dialect.quoted(target.key)}: __gw_hit[0]}})", conditions), params
-    handle = dialect.node_id("node")
-    return _where(f"{_HITS} (node:{label})", [f"{handle} = __gw_hit[0]", *conditions]), params
+        return _where(f"{_HITS} (node:{label} {{{dialect.quoted(target.key)}: {handle}}})", conditions), params
+    return _where(f"{_HITS} (node:{label})", [f"{dialect.node_id('node')} = {handle}", *conditions]), params
 
 
 def _identity(dialect: GraphDialect, target: SearchTarget) -> str:

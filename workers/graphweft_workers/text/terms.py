@@ -79,8 +79,6 @@ MOST_WORDS_OF_EVENT: Final = 20_000
 """Limit of different words of an event; the terms of one take about 2 us."""
 _LONGEST_QUESTION: Final = 20_000
 """Limit of characters in a question; the end of a longer one counts."""
-_LONGEST_END: Final = 2_000
-"""Characters at the end of a question that tell its language."""
 _SHORT: Final = 128
 """Limit of characters in a name or fact whose terms are cached."""
 _SHORT_WORD: Final = 24
@@ -203,9 +201,13 @@ def _asked(text: str, *, filter_stop_words: bool) -> tuple[list[str], list[str]]
     """Return the distinct terms of a question, and of its stop words."""
     wanted: dict[str, None] = {}  # last first
     others: dict[str, None] = {}
-    language, is_sure = latin_language(map(_start, _ended_words(text)))
-    for piece in reversed(text[-_LONGEST_QUESTION:].split()):
-        for _, word in reversed(list(_words(_PIECE.finditer(piece)))):
+    pieces = text[-_LONGEST_QUESTION:].split()
+    last: list[list[str]] = []
+    while pieces and sum(map(len, last)) < READ:
+        last.append(_words_of(pieces.pop()))
+    language, is_sure = latin_language(map(_start, [word for words in reversed(last) for word in words][-READ:]))
+    for words in chain(last, map(_words_of, reversed(pieces))):
+        for word in reversed(words):
             kept = others if filter_stop_words and _is_stopped(word, language if is_sure else "") else wanted
             if len(kept) < _MOST_QUERY_TERMS:
                 kept.update(dict.fromkeys(reversed(_terms_of(word, False, language))))
@@ -260,14 +262,14 @@ def _in_language(text: str) -> tuple[str, Iterator[tuple[int, str]]]:
     return latin_language(_start(word) for _, word in first)[0], chain(first, words)
 
 
-def _ended_words(text: str) -> list[str]:
-    """Return the last words of a question, which may be a whole conversation."""
-    return [word for _, word in _words(_PIECE.finditer(text[-_LONGEST_END:]))][-READ:]
+def _words_of(text: str) -> list[str]:
+    """Return the words of a text without blanks."""
+    return [word for _, word in _words(_PIECE.finditer(text))]
 
 
 def _start(word: str) -> str:
     """Return a word up to its apostrophe."""
-    return _APOSTROPHE.split(word, maxsplit=1)[0]
+    return word.partition("'")[0].partition("\u2019")[0]
 
 
 def _read(text: str) -> tuple[list[str], AbstractSet[str]]:

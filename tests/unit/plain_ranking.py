@@ -193,13 +193,17 @@ class PlainRanking:
             each for each in candidates
             if covered[each] > 0.999 * max(covered.values()) and self.flag(each, USERS)
             and not self.flag(each, EMPTY | QUOTES)
-            and self.day(each) <= self.asked.until
+            and self.day(each) <= self.asked.until and self.holds(each)
         ]  # fmt: skip
         told = sorted(told, key=lambda each: (self.day(each), each[1]), reverse=True)[:5]
         return [
             (1.0 if self.asked.has_topic else 0.5) / 2 ** told.index(each) if each in told else 0.0
             for each in candidates
         ]
+
+    def holds(self, record: Record) -> bool:
+        stated = self.parts[record[0]].index.stated.get(record[1])
+        return stated is None or not self.asked.day or stated.holds(self.asked.day)
 
     def covered(self, record: Record) -> float:
         return sum(self.weights[term] for term in self.held.get(record, ()))

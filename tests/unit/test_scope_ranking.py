@@ -473,3 +473,21 @@ def test_words_of_a_topic_answer_german_questions_and_what_was_told_last_is_firs
         turn(3, "Wir sind nach Halle umgezogen.", thread="c", at=3),
     )  # fmt: skip
     assert order("Wo wohne ich?", *turns)[:2] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "day", "first"),
+    [
+        ("My gym code is 4471 until Sunday.", 127, 2), ("My gym code is 4471 until Sunday.", 120, 1),
+        ("From December my gym code is 4471.", 127, 1), ("From November my gym code is 4471.", 100, 2),
+        ("Bis Sonntag ist my gym code 4471.", 120, 1),
+    ],
+)  # fmt: skip
+def test_what_does_not_hold_by_its_own_words_is_not_what_was_told_last(text: str, day: int, first: int) -> None:
+    nodes = turn(1, "My gym code is 9920.", at=90), turn(2, text, at=day)
+    assert order("What is my gym code?", *nodes)[0] == first
+
+
+def test_a_question_about_a_time_to_come_counts_what_has_not_begun() -> None:
+    nodes = turn(1, "My gym code is 9920.", at=90), turn(2, "From December my gym code is 4471.", at=127)
+    assert order("What will my gym code be from December?", *nodes)[0] == 2

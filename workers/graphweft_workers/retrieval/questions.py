@@ -32,6 +32,8 @@ class _Asking:
     first_person: re.Pattern[str]
     not_now: re.Pattern[str]
     """Words of a question that does not ask how things are now."""
+    to_come: re.Pattern[str]
+    """Words of a question that asks how things will be."""
 
 
 _ENGLISH: Final = _Asking(
@@ -41,6 +43,7 @@ _ENGLISH: Final = _Asking(
     counted=re.compile(r"\bhow (?:many|much|often|old|long|far|tall|big|high)\b"),
     first_person=re.compile(r"\b(?:i|me|my|mine|we|our|us)\b"),
     not_now=re.compile(r"\b(?:did|was|were|had|used to|first|before|originally|when|ever)\b"),
+    to_come=re.compile(r"\b(?:will|won't|going to|next|tomorrow|soon|after|from|until|till)\b|'ll\b"),
 )
 _GERMAN: Final = _Asking(
     when=re.compile(
@@ -51,6 +54,9 @@ _GERMAN: Final = _Asking(
     not_now=re.compile(
         r"\b(?:war|warst|waren|hatte|hatten|wurde|wurden|fr\u00fcher|damals|zuerst|vorher|wann|jemals)\b"
         r"|\b(?:habe|hat|haben|bin|ist|sind)\b.*\bge\w+(?:t|en)\b"
+    ),
+    to_come=re.compile(
+        r"\b(?:werde|wirst|wird|werden|n\u00e4chste[nmrs]?|kommende[nmrs]?|\u00fcbermorgen|bald|nach|ab|bis)\b"
     ),
 )
 _TIME_WORDS: Final = frozenset(
@@ -94,6 +100,8 @@ class RankedQuestion:
     """Whether it asks how things were, and names no day."""
     until: str = ""
     """The last day that it asks about, if it asks how things are or were then: what was told last counts."""
+    day: str = ""
+    """The day on which what counts for it holds; empty if it asks how things will be."""
 
 
 def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> RankedQuestion:
@@ -110,8 +118,9 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
     forms = forms_of(wanted)
     ends = [end for period in periods if (end := period.end(today))]
     until = max(ends, default="") if topics else ""
+    day = until
     if is_own and not periods and not asking.not_now.search(last):
-        until = _ANY_DAY
+        until, day = _ANY_DAY, today.isoformat()
     return RankedQuestion(
         terms=tuple(wanted),
         pairs=frozenset(pairwise(wanted)),
@@ -127,6 +136,7 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
         has_topic=bool(topics),
         is_past=not periods and asking.not_now.search(last) is not None,
         until=until,
+        day="" if asking.to_come.search(last) else day,
     )
 
 

@@ -26,6 +26,7 @@ from graphweft_workers.retrieval.empty_turns import tells_nothing
 from graphweft_workers.retrieval.questions import has_number, has_time, tells_words
 from graphweft_workers.retrieval.ranking import GRID, K1, B, Candidate, idf
 from graphweft_workers.retrieval.selection import select
+from graphweft_workers.retrieval.stated_time import ALWAYS, StatedTime, stated_time
 from graphweft_workers.text.terms import terms as terms_of
 
 type Numbers = NDArray[np.int64]
@@ -53,6 +54,7 @@ _NUMBER_BYTES: Final = sys.getsizeof(2**20)
 _TERM_BYTES: Final = _PAIR_BYTES + 2 * (sys.getsizeof(array("I")) + 7 * ITEM_BYTES)
 """Of the two lists of a term: an array has room for up to 7 more items, and for a sixteenth more."""
 _POSTING_BYTES: Final = 2 * ITEM_BYTES + 1
+_STATED_BYTES: Final = 2 * sys.getsizeof("2026-12-04") + 100
 _NO_POSTINGS: Final = (array("I"), array("I"))
 _GAP: Final = timedelta(hours=1)
 """Turns of a thread that are further apart belong to different sessions."""
@@ -179,6 +181,8 @@ class ScopeIndex:
         """The time of the last node."""
         self._limited: dict[int, tuple[str | None, str | None]] = {}
         """The nodes whose validity begins or ends."""
+        self.stated: dict[int, StatedTime] = {}
+        """When turns of users hold by what they say themselves, of those that say it."""
         self.days: list[str] = []
         """The days of the nodes, the first one first."""
         self.days_of = array("I")
@@ -258,6 +262,9 @@ class ScopeIndex:
         self.total_length += node.length
         self._unread = node.terms.split(" ") if node.terms else []
         self.flags.append(_flags_of(node, self._unread))
+        if node.role == "user" and (stated := stated_time(node.said, node.time)) != ALWAYS:
+            self.stated[number] = stated
+            self._size += _STATED_BYTES
         self.starts.append(len(self.sequences))
         self._link(number, node)
 
@@ -347,7 +354,7 @@ class ScopeIndex:
     def bytes(self) -> int:
         """The size: never less than it is, and at most about twice as much."""
         lists = (
-            self.keys, self.numbers, self.lengths, self._postings, self._limited, self.days,
+            self.keys, self.numbers, self.lengths, self._postings, self._limited, self.stated, self.days,
             self.days_of, self._term_numbers, self._terms, self.sequences, self.starts, self.flags, self.before,
             self.after, self.sessions, self.session_lengths, self._last, self.authors, self._authors, self.names,
         )  # fmt: skip

@@ -34,6 +34,7 @@ from graphweft_workers.retrieval.scope_index import Mask, ScopeIndex
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes, read_index
 from graphweft_workers.retrieval.scope_ranking import FITTING, LEAST, rank
 from graphweft_workers.retrieval.signals import KindIndex, Near, content_terms
+from graphweft_workers.retrieval.stated_time import stated_time
 from graphweft_workers.retrieval.statements import Statement
 from graphweft_workers.retrieval.targets import pinned, searched
 from graphweft_workers.support.timing import TIMING, RetrievalTiming
@@ -45,6 +46,7 @@ type _Kind = IndexType | Literal["words"]
 _EMBEDDING: Final = 0.5
 """Share of the remaining time that the embedder may take."""
 _KNOWN: Final = frozenset({"fact", "preference", "statement"})
+_SAID: Final = frozenset({"memory", "statement"})
 _FIRST: Final = ("text", "score")
 _WIDEST: Final = 1_000
 """Limit of hits among which a search looks for ones that tell something."""
@@ -671,11 +673,20 @@ class _Search:
             if place is not None:
                 ended = self._ended.get((hit.of, hit.key))
                 until = row[place] if ended is None else ended.until
+                until = until or self._own_end(row, columns)
                 if self._query.as_of is not None and isinstance(until, str) and until > utc_text(self._at):
                     until = None  # what ended later had not ended then
                 row = (*row[:place], until, *row[place + 1 :])
             rows.append((hit, row))
         return rows
+
+    def _own_end(self, row: Sequence[Any], columns: Sequence[str]) -> str | None:
+        """Return the end that a memory or a statement states itself, if it is over."""
+        of = dict(zip(columns, row, strict=True))
+        if of["kind"] not in _SAID or not isinstance(text := of["text"], str):
+            return None
+        ends = stated_time(text, str(of["timestamp"])).ends
+        return f"{ends}T23:59:59.999999Z" if ends and ends < self._today.isoformat() else None
 
     async def _read_rows(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> None:
         """Read the rows of the hits that are not read yet."""

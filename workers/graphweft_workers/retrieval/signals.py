@@ -415,7 +415,8 @@ class _Finder:
     def _latest(self, candidates: Numbers, covered: Floats) -> Floats | None:
         """Return 1 for what the user told last of all that says as much, half of it for the one before, and so on.
 
-        What quotes somebody's words about themselves tells nothing of the user, and counts for none. It counts half
+        What quotes somebody's words about themselves tells nothing of the user, and counts for none, as what by its own
+        words does not hold on the day that is asked about. It counts half
         where the question has no topic: then two texts with the same words may tell different things.
         """
         of, until, most = self._of, self._asked.until, _most(covered)
@@ -423,14 +424,25 @@ class _Finder:
             return None
         told = np.flatnonzero((covered > _NEARLY * most) & (of.flags[candidates] & (USERS | EMPTY | QUOTES) == USERS))
         days = [of.day_names[int(day)] for day in of.days[candidates[told]]]
-        numbers = (number for _, number in of.named(candidates[told]))
-        by_time = sorted(zip(days, numbers, map(int, told), strict=True), key=lambda each: each[:2], reverse=True)
-        by_time = [each for each in by_time if each[0] <= until]
+        by_time = sorted(
+            (
+                (day, number, int(at))
+                for day, (place, number), at in zip(days, of.named(candidates[told]), told, strict=True)
+                if day <= until and self._holds(place, number)
+            ),
+            key=lambda each: each[:2],
+            reverse=True,
+        )
         first = 1.0 if self._asked.has_topic else 0.5
         values = np.zeros(len(candidates))
         for place, (_, _, at) in enumerate(by_time[:_MOST_LATEST]):
             values[at] = first / 2**place
         return values
+
+    def _holds(self, place: int, number: int) -> bool:
+        """Tell whether a record of a part holds by its own words on the day that is asked about."""
+        stated = self._parts[place].index.stated.get(number)
+        return stated is None or not self._asked.day or stated.holds(self._asked.day)
 
     def _vectors(self, candidates: Sequence[tuple[int, int]], words: Floats) -> Floats:
         """Return how near each candidate is; one without a vector is as near as its words say."""

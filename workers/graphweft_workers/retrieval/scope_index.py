@@ -27,6 +27,7 @@ from graphweft_workers.retrieval.questions import has_number, has_time, tells_wo
 from graphweft_workers.retrieval.ranking import GRID, K1, B, Candidate, idf
 from graphweft_workers.retrieval.selection import select
 from graphweft_workers.retrieval.stated_time import ALWAYS, StatedTime, stated_time
+from graphweft_workers.retrieval.topics import tells_of_another
 from graphweft_workers.text.terms import terms as terms_of
 
 type Numbers = NDArray[np.int64]
@@ -58,11 +59,11 @@ _STATED_BYTES: Final = 2 * sys.getsizeof("2026-12-04") + 100
 _NO_POSTINGS: Final = (array("I"), array("I"))
 _GAP: Final = timedelta(hours=1)
 """Turns of a thread that are further apart belong to different sessions."""
-TIME, NUMBER, EMPTY, ASKS, SHORT, USERS, OF_LAST, OF_OWN, QUOTES = 1, 2, 4, 8, 16, 32, 64, 128, 256
+TIME, NUMBER, EMPTY, ASKS, SHORT, USERS, OF_LAST, OF_OWN, QUOTES, ANOTHER = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512
 """What is known of a node: it names a time or a number; it is a turn that tells nothing; it ends with a question; it is
 a turn of few words; it is the user's, or known beside turns; it is about the turn before, a question that it answers or
 what it corrects or completes; it is about the own turn before that one, too; it quotes somebody who speaks of
-themselves."""
+themselves; it tells of a relative or a friend of the user alone."""
 _NODE_TERMS: Final = 10
 """A node without terms takes as long to read as a node of so many, about."""
 _FEW: Final = 4
@@ -507,6 +508,7 @@ def _flags_of(node: IndexedNode, of_node: Sequence[str]) -> int:
         | SHORT * (is_turn and tells_words(of_node) < _FEW)
         | USERS * (node.role == "user" or not is_turn)
         | QUOTES * quotes_another(node.said)
+        | ANOTHER * tells_of_another(node.said)
     )
 
 

@@ -14,10 +14,11 @@ from typing import Final
 
 import numpy as np
 
-from graphweft_workers.retrieval.questions import RankedQuestion
+from graphweft_workers.retrieval.questions import REQUEST_WORDS, RankedQuestion
 from graphweft_workers.retrieval.ranking import K1, B, idf
 from graphweft_workers.retrieval.scope_columns import ScopeColumns, joined
 from graphweft_workers.retrieval.scope_index import (
+    ANOTHER,
     ASKS,
     EMPTY,
     NUMBER,
@@ -32,7 +33,7 @@ from graphweft_workers.retrieval.scope_index import (
     Numbers,
     ScopeIndex,
 )  # fmt: skip
-from graphweft_workers.text.terms import STOP_WORDS, terms
+from graphweft_workers.text.terms import STOP_WORDS
 
 PASSAGE: Final = 80
 """Terms of a passage: a long turn counts as its best one."""
@@ -50,10 +51,6 @@ _MOST_ADDED: Final = 10
 """Terms of the first hits."""
 _COMMON: Final = 0.1
 """Share of all records from which on a term of the first hits says nothing."""
-_REQUEST_WORDS: Final = frozenset(
-    terms("tell know remember remind recall say please everything anything something give show mention talk")
-)
-"""Words of requests, which say nothing about what is asked for."""
 _BASE: Final = K1 * (1 - B)
 """The part of BM25's divisor that does not depend on a length."""
 _NEAR: Final = 0.45
@@ -130,7 +127,7 @@ def find_signals(
 
 def content_terms(asked: RankedQuestion) -> frozenset[str]:
     """Return the terms of a question that say what it asks for."""
-    return frozenset(asked.terms) - STOP_WORDS - _REQUEST_WORDS
+    return frozenset(asked.terms) - STOP_WORDS - REQUEST_WORDS
 
 
 def linear(signals: Signals, weights: Mapping[str, float]) -> Floats:
@@ -193,6 +190,8 @@ class _Finder:
                 values[name] = (flags & flag != 0).astype(np.float64)
         values["named"] = self._named(candidates)
         values["condenses"] = np.array([part.condenses for part in self._parts], dtype=np.float64)[of.parts(candidates)]
+        if self._asked.days is not None and any(part.index.stated for part in self._parts):
+            values["over"] = np.array([not self._holds(*each) for each in signals.candidates], dtype=np.float64)
         if (latest := self._latest(candidates, covered)) is not None:
             values["latest"] = latest
         if self._near.cosines:
@@ -415,14 +414,15 @@ class _Finder:
     def _latest(self, candidates: Numbers, covered: Floats) -> Floats | None:
         """Return 1 for what the user told last of all that says as much, half of it for the one before, and so on.
 
-        What quotes somebody's words about themselves tells nothing of the user, and counts for none, as what by its own
-        words does not hold on the day that is asked about. It counts half
+        What quotes somebody's words about themselves, or tells of a relative alone, tells nothing of the user, and
+        counts for none, as what by its own words does not hold on the days that are asked about. It counts half
         where the question has no topic: then two texts with the same words may tell different things.
         """
         of, until, most = self._of, self._asked.until, _most(covered)
         if not until or not most:
             return None
-        told = np.flatnonzero((covered > _NEARLY * most) & (of.flags[candidates] & (USERS | EMPTY | QUOTES) == USERS))
+        others = EMPTY | QUOTES | (ANOTHER if self._asked.is_of_user else 0)
+        told = np.flatnonzero((covered > _NEARLY * most) & (of.flags[candidates] & (USERS | others) == USERS))
         days = [of.day_names[int(day)] for day in of.days[candidates[told]]]
         by_time = sorted(
             (
@@ -440,9 +440,9 @@ class _Finder:
         return values
 
     def _holds(self, place: int, number: int) -> bool:
-        """Tell whether a record of a part holds by its own words on the day that is asked about."""
+        """Tell whether a record of a part holds by its own words on the days that are asked about."""
         stated = self._parts[place].index.stated.get(number)
-        return stated is None or not self._asked.day or stated.holds(self._asked.day)
+        return stated is None or self._asked.days is None or stated.holds(*self._asked.days)
 
     def _vectors(self, candidates: Sequence[tuple[int, int]], words: Floats) -> Floats:
         """Return how near each candidate is; one without a vector is as near as its words say."""

@@ -29,9 +29,9 @@ class StatedTime:
     begins: str = ""
     ends: str = ""
 
-    def holds(self, day: str) -> bool:
-        """Tell whether it holds on a day."""
-        return self.begins <= day and (not self.ends or day <= self.ends)
+    def holds(self, first: str, last: str) -> bool:
+        """Tell whether it holds on one of the days from ``first`` to ``last``."""
+        return self.begins <= last and (not self.ends or first <= self.ends)
 
 
 ALWAYS: Final = StatedTime()
@@ -238,6 +238,7 @@ _PRESENT: Final = re.compile(
     r"(?:i|we)(?: only| just| still| also)? (?:work|stay|live|use|need|take|drive|sleep|share|teach|rent|cover)\b|"
     r"bin|bist|ist|sind|seid|bleibe|bleiben|bleibt|werde|wird|werden|wohne|wohnen|arbeite|arbeiten|habe|hat|haben|"
     r"brauche|nehme|fahre|mache|nutze|schlafe|vertrete|gilt|gelten)\b"
+    r"|\b(?:week|month|year|weekend|today|tonight|woche|monat|jahr|wochenende|heute)(?=: )"
 )
 _FUTURE: Final = re.compile(r"\b(?:will|won't|\w+'ll|going to|gonna|werde|wird|werden)\b")
 _CHANGE: Final = re.compile(

@@ -20,6 +20,7 @@ from typing import Final
 from graphweft_workers.features.memory.places import is_place
 from graphweft_workers.features.predicates import SERVICES
 from graphweft_workers.retrieval.empty_turns import tells_nothing
+from graphweft_workers.retrieval.topics import KIN
 from graphweft_workers.text.terms import name_key
 
 LONGEST: Final = 10_000
@@ -277,9 +278,7 @@ def _claim_of(match: re.Match[str], form: ClaimForm, language: Language) -> Clai
 
 def _is_name(what: str) -> bool:
     name = what.removeprefix("the ")
-    return (
-        name[:1].isalpha() and not name[:1].islower() and name not in _NO_NAMES and name.casefold() not in _ORIGINS
-    )
+    return name[:1].isalpha() and not name[:1].islower() and name not in _NO_NAMES and name.casefold() not in _ORIGINS
 
 
 _ARTICLE: Final = re.compile(r"^(?:a|an|the|my|our|some|any) ")
@@ -360,12 +359,7 @@ _I_AM: Final = r"(?:i am|i'm|we are|we're)"
 _I_HAVE: Final = r"(?:i(?: have|'ve)?|we(?: have|'ve)?)"
 _CAPITAL: Final = r"(?-i:[^\W\d_a-z\u00df-\u00f6\u00f8-\u00ff])"
 """A letter that may begin a name: a capital one, or of a script without. ``_is_name`` looks at the others."""
-_KIN: Final = (
-    r"(?:mother|mom|mum|father|dad|wife|husband|partner|girlfriend|boyfriend|boss|manager|sister|brother|son|daughter|"
-    r"friend|best friend|colleague|cousin|aunt|uncle|neighbou?r|roommate|flatmate|grandmother|grandma|grandfather|"
-    r"grandpa|niece|nephew)"
-)
-_THEY: Final = rf"(?P<who>my {_KIN}(?: {_CAPITAL}[\w'-]*)?)"
+_THEY: Final = rf"(?P<who>my {KIN}(?: {_CAPITAL}[\w'-]*)?)"
 _WHAT: Final = r" (?P<what>(?:(?:Dr|Mrs?|Ms|Prof|St)\. )?[^,;:!?()\n]+)"
 _NAME: Final = (
     rf" (?P<what>(?:the )?(?:(?:Dr|Mrs?|Ms|Prof|St)\.? )?{_CAPITAL}[\w&-]*"

@@ -123,6 +123,18 @@ async def test_what_ended_is_marked_in_each_of_several_scopes_and_only_when_it_h
 
 
 @pytest.mark.long("neo4j")
+async def test_what_says_its_own_end_is_marked_once_it_is_over(told: Told, url: str, store: GraphStore) -> None:
+    text, question = "I use desk 3 for two weeks.", "Which desk do I use?"
+    await told.write(text)
+    assert await told.ask(question) == [(text, day(24))]
+    assert await told.ask(question, as_of=T0 + timedelta(days=24)) == [(text, None)]
+    assert await told.ask(question, as_of=T0 + timedelta(days=25)) == [(text, day(24))]
+    forget = {"memory_ids": [memory_id("/test", "e1", 0)], "keep_statements": True}
+    await write(url, store, [event("memory.forget", 11, forget, chat="chat of u1")])
+    assert await told.ask(question) == [(text, day(24))], "of the statement that is left"
+
+
+@pytest.mark.long("neo4j")
 async def test_a_statement_that_is_left_tells_by_what_it_is_forgotten(told: Told, url: str, store: GraphStore) -> None:
     await told.write("I live in Oslo.")
     id = memory_id("/test", "e1", 0)

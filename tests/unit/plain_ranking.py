@@ -193,6 +193,7 @@ class PlainRanking:
         told = [
             each for each in candidates
             if covered[each] > 0.999 * max(covered.values()) and self.flag(each, USERS)
+            and not self.parts[each[0]].of_another
             and not self.flag(each, EMPTY | QUOTES | (ANOTHER if self.asked.is_of_user else 0))
             and self.day(each) <= self.asked.until and self.holds(each)
         ]  # fmt: skip
@@ -251,6 +252,8 @@ class PlainRanking:
             ("own", USERS, self.asked.is_own), ("empty", EMPTY, True), ("short", SHORT, True),
         ):  # fmt: skip
             values[name] = [float(applies and self.flag(each, flag)) for each in candidates]
+        of_another = [self.parts[each[0]].of_another for each in candidates]
+        values["own"] = [own * (not another) for own, another in zip(values["own"], of_another, strict=True)]
         values["over"] = [float(not self.holds(each)) for each in candidates]
         if self.near.cosines:
             values["vector"] = [self.vector(each, words[at]) for at, each in enumerate(candidates)]

@@ -49,6 +49,12 @@ def values(question: str, *nodes: IndexedNode, near: dict[int, float] | None = N
     return {name: dict(zip(places, each.tolist(), strict=True)) for name, each in found.values.items()}
 
 
+def order_of_two(question: str, own: IndexedNode, of_another: IndexedNode) -> list[int]:
+    """Return the order of a record of the user and one of another user."""
+    parts = [KindIndex(of=0, index=index_of([own])), KindIndex(of=1, index=index_of([of_another]), of_another=True)]
+    return [int(hit.key) for hit in rank(read_question(question, today=TODAY), parts, Near())]
+
+
 def order(question: str, *nodes: IndexedNode, near: dict[int, float] | None = None) -> list[int]:
     index = index_of(nodes)
     cosines = {(0, index.keys.index(f"{place:05}")): cosine for place, cosine in (near or {}).items()}
@@ -547,3 +553,10 @@ def test_words_of_requests_alone_are_no_words_of_a_question() -> None:
     assert (asked.terms, len(asked.periods)) == ((), 1)
     assert read_question("What did I say about cats?", today=TODAY).terms == ("say", "cat")
     assert read_question("say", today=TODAY, filter_stop_words=False).terms == ("say",)
+
+
+def test_what_another_user_says_of_themselves_is_not_what_the_user_told_last() -> None:
+    assert order_of_two("Where do I live?", turn(1, "I live in Oslo.", at=90), turn(2, "I live in Cork.", at=100)) == [
+        1,
+        2,
+    ]

@@ -36,7 +36,7 @@ from graphweft_workers.retrieval.scope_ranking import FITTING, LEAST, rank
 from graphweft_workers.retrieval.signals import KindIndex, Near, content_terms
 from graphweft_workers.retrieval.stated_time import stated_time
 from graphweft_workers.retrieval.statements import Statement
-from graphweft_workers.retrieval.targets import pinned, searched
+from graphweft_workers.retrieval.targets import is_of_another, pinned, searched
 from graphweft_workers.support.timing import TIMING, RetrievalTiming
 from graphweft_workers.text.terms import query_terms
 
@@ -471,8 +471,15 @@ class _Search:
             else:
                 near = found
         indexes = await self._indexes_of(targets, near)
+        own = None if self._query.memory is None else self._query.memory.user_id
         parts = [
-            KindIndex(of=of, index=index, valid=_valid(of, targets, indexes), condenses=target.labels == (SUMMARY,))
+            KindIndex(
+                of=of,
+                index=index,
+                valid=_valid(of, targets, indexes),
+                condenses=target.labels == (SUMMARY,),
+                of_another=is_of_another(target, own),
+            )
             for of, (target, index) in enumerate(zip(targets, indexes, strict=True))
         ]
         cosines: dict[tuple[int, int], float] = {}

@@ -80,6 +80,8 @@ class KindIndex:
     """Which records are valid at the time of the question, by number; None: all."""
     condenses: bool = False
     """Whether a record stands for many turns: it holds many words, but few of one thing."""
+    of_another: bool = False
+    """Whether the records are of another user than who asks: their "I" is not the user's."""
 
 
 @dataclass(slots=True)
@@ -147,6 +149,8 @@ class _Finder:
         self._parts = parts
         self._near = near
         self._of = of = ScopeColumns([part.index for part in parts])
+        self._is_of_another = np.repeat([part.of_another for part in parts], np.diff(of.starts))
+        """Which records are of another user than who asks."""
         self._words = np.zeros(of.count)
         """BM25 of each record."""
         self._held: list[tuple[str, float, Numbers, Numbers]] = []
@@ -184,10 +188,12 @@ class _Finder:
         flags = of.flags[candidates]
         for name, flag, applies in (
             ("when", TIME, self._asked.is_when), ("number", NUMBER, self._asked.is_count),
-            ("own", USERS, self._asked.is_own), ("asks", ASKS, True), ("empty", EMPTY, True), ("short", SHORT, True),
+            ("asks", ASKS, True), ("empty", EMPTY, True), ("short", SHORT, True),
         ):  # fmt: skip
             if applies:
                 values[name] = (flags & flag != 0).astype(np.float64)
+        if self._asked.is_own:
+            values["own"] = ((flags & USERS != 0) & ~self._is_of_another[candidates]).astype(np.float64)
         values["named"] = self._named(candidates)
         values["condenses"] = np.array([part.condenses for part in self._parts], dtype=np.float64)[of.parts(candidates)]
         if self._asked.days is not None and any(part.index.stated for part in self._parts):
@@ -422,7 +428,8 @@ class _Finder:
         if not until or not most:
             return None
         others = EMPTY | QUOTES | (ANOTHER if self._asked.is_of_user else 0)
-        told = np.flatnonzero((covered > _NEARLY * most) & (of.flags[candidates] & (USERS | others) == USERS))
+        is_told = (covered > _NEARLY * most) & (of.flags[candidates] & (USERS | others) == USERS)
+        told = np.flatnonzero(is_told & ~self._is_of_another[candidates])
         days = [of.day_names[int(day)] for day in of.days[candidates[told]]]
         by_time = sorted(
             (

@@ -39,7 +39,7 @@ _MOST_READ: Final = 300
 """Limit of claims that are read. "has favourite …" comes last: there may be any number of these predicates."""
 _FAVOURITE: Final = "has favo"
 _DOES: Final = "does "
-_PRIVATE: Final = frozenset({"has phone number", "has e-mail address"})
+_PRIVATE: Final = frozenset({"has phone number", "has e-mail address", "has address"})
 """Found by a search, and not told in each prompt."""
 _LIVES: Final = ("lives in",)
 _WORKS: Final = ("works for", "works as", "studies")

@@ -9,7 +9,7 @@ from datetime import date
 from itertools import pairwise
 from typing import Final
 
-from graphweft_workers.retrieval.periods import MONTHS, WEEKDAYS, Period, read_periods
+from graphweft_workers.retrieval.periods import MONTHS, WEEKDAYS, Period, names_of, read_periods
 from graphweft_workers.retrieval.topics import alike, names_another
 from graphweft_workers.retrieval.word_forms import forms_of
 from graphweft_workers.text.languages import READ, latin_language
@@ -48,7 +48,10 @@ _ENGLISH: Final = _Asking(
         r"\b(?:did|was|were|had|used to|first|before|originally|ever|"
         r"when(?!'s| (?:is|are|am|do|does|will|can|should)))\b"
     ),
-    to_come=re.compile(r"\b(?:will|won't|going to|next|tomorrow|soon|after|from|until|till)\b|'ll\b"),
+    to_come=re.compile(
+        r"\b(?:will|won't|going to|next|tomorrow|soon)\b|'ll\b|\b(?:from|after|until|till) "
+        rf"(?:\d|the|{names_of(MONTHS)}|{names_of(WEEKDAYS)})"
+    ),
 )
 _GERMAN: Final = _Asking(
     when=re.compile(
@@ -62,7 +65,8 @@ _GERMAN: Final = _Asking(
         r"|\b(?:habe|hat|haben|bin|ist|sind)\b.*\bge\w+(?:t|en)\b"
     ),
     to_come=re.compile(
-        r"\b(?:werde|wirst|wird|werden|n\u00e4chste[nmrs]?|kommende[nmrs]?|\u00fcbermorgen|bald|nach|ab|bis)\b"
+        r"\b(?:werde|wirst|wird|werden|n\u00e4chste[nmrs]?|kommende[nmrs]?|\u00fcbermorgen|bald)\b|\b(?:ab|bis|nach) "
+        rf"(?:\d|de[mr]|{names_of(MONTHS)}|{names_of(WEEKDAYS)})"
     ),
 )
 _TIME_WORDS: Final = frozenset(

@@ -41,8 +41,8 @@ _TOPICS: Final = (
 _GERMAN: Final = (
     (
         "wohne wohnen lebe adresse zuhause",
-        "wohne wohnen wohnt gewohnt lebe adresse zuhause umziehen umgezogen umzug gezogen eingezogen wohnung haus "
-        "mietvertrag",
+        "wohne wohnen wohnt gewohnt lebe adresse zuhause umziehen umgezogen umzug ziehe gezogen eingezogen wohnung "
+        "haus mietvertrag",
     ),
     (
         "arbeite arbeiten job beruf arbeitgeber firma",

@@ -518,6 +518,10 @@ _ENGLISH: Final = (
     _pattern(rf"{_I} was born on (?:the )?{_DATE}", "is born on"),
     _pattern(rf"{_I_AM}{_OFTEN} (?P<what>\d{{1,3}})(?: years old)?", "is aged"),
     _pattern(
+        rf"(?:my|our){_OFTEN} (?:(?:new|current|home) )*address is{_OFTEN} (?P<what>(?:[\w'.-]+ ){{0,5}}\d+[\w-]*"
+        r"(?:,? [\w'.-]+){0,8})", "has address",
+    ),
+    _pattern(
         rf"my{_OFTEN} (?:new )?(?:phone|mobile|cell|telephone)(?: number)? is{_OFTEN} (?P<what>[+(]?\d[\d ()/-]+)",
         "has phone number",
     ),

@@ -104,6 +104,8 @@ def test_whatever_is_said_an_event_takes_the_summary(texts: list[tuple[MemoryRol
         ("I work at ACME Inc.", ("works for", "ACME Inc")),
         ("I work for the city but not for long", ("works for", "the city")),
         ("I work as a nurse.", ("works as", "nurse")),
+        ("I moved to Bergen last weekend!", ("lives in", "Bergen")),
+        ("I live in Oslo with my partner.", ("lives in", "Oslo")),
         ("I'm allergic to peanuts!", ("is allergic to peanuts", "yes")),
         ("I am no longer allergic to peanuts", ("is allergic to peanuts", "no")),
     ],

@@ -29,7 +29,7 @@ from graphweft_workers.retrieval.fulltext import by_words
 from graphweft_workers.retrieval.indexes import Indexes
 from graphweft_workers.retrieval.questions import RankedQuestion, read_question
 from graphweft_workers.retrieval.ranking import GRID, Handle, Hit, beside, cosine, falling, fused
-from graphweft_workers.retrieval.records import MEMORY_LABEL, STATEMENT, SUMMARY
+from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, STATEMENT, SUMMARY
 from graphweft_workers.retrieval.scope_index import Mask, ScopeIndex
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes, read_index
 from graphweft_workers.retrieval.scope_ranking import FITTING, LEAST, rank
@@ -515,9 +515,16 @@ class _Search:
         return current_first(hits, ended_by, lambda at, near: Hit(at[1], at[1], near.score, at[0]))
 
     async def _look_up_ended(self, targets: Sequence[SearchTarget], keys: Collection[tuple[int, str]]) -> None:
-        """Look up which of the memories and statements have ended."""
-        ending = {(MEMORY_LABEL,), (STATEMENT,)}
-        wanted = sorted(at for at in keys if targets[at[0]].labels in ending and at not in self._ended)
+        """Look up which of the memories, statements and facts of conversations have ended."""
+        ending = {(MEMORY_LABEL,), (STATEMENT,), (FACT,)}
+        now = utc_text(self._at)
+        wanted = sorted(
+            at
+            for at in keys
+            if (target := targets[at[0]]).labels in ending
+            and at not in self._ended
+            and (target.labels != (FACT,) or "user_id" in target.scope)
+        )
         of_scope: dict[tuple[tuple[str, str], ...], list[tuple[int, str]]] = {}
         for at in wanted:
             of_scope.setdefault(tuple(targets[at[0]].scope.items()), []).append(at)
@@ -526,10 +533,10 @@ class _Search:
                 self._dialect, dict(scope),
                 [key for of, key in some if targets[of].labels == (MEMORY_LABEL,)],
                 [key for of, key in some if targets[of].labels == (STATEMENT,)],
+                facts=[key for of, key in some if targets[of].labels == (FACT,)], now=now,
             )
             for scope, some in of_scope.items()
         ]  # fmt: skip
-        now = utc_text(self._at)
         for some, table in zip(of_scope.values(), await self._each(asked), strict=True):
             ended = read_ended(table.rows, now)
             self._ended |= {at: ended.get(at[1]) for at in some}

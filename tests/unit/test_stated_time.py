@@ -75,6 +75,7 @@ def test_a_text_holds_for_the_days_that_it_names(text: str, begins: str, ends: s
         "My son is two years old.",
         "I'm in Rome this week. My phone is broken.",
         "I run every week for two days.",
+        "From March I'll work at Globex. My phone is broken.",
         "Ich habe zwei Wochen in Rom gelebt.",
         "I may go to Rome.",
         "Where am I this week?",

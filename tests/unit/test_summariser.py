@@ -54,6 +54,11 @@ def test_a_summary_has_its_length_and_at_least_a_sentence() -> None:
     assert len(long) <= 310
 
 
+def test_what_is_left_of_a_sentence_beside_its_statement_has_no_comma() -> None:
+    message = MemoryText(id="m", role="user", text="I live in Oslo now, it is cold.", time=T0, has_statements=True)
+    assert summarise([message]).text == "user: it is cold."
+
+
 def test_messages_without_words_have_a_summary_too() -> None:
     assert summarise(talk(" ", "\n\n")).text == "2 messages without words"
     assert summarise(talk("👍")).text == "user: 👍"

@@ -53,7 +53,7 @@ def stated_time(text: str, said: str) -> StatedTime:
         found = [_time_of(part.casefold().replace("\u2019", "'"), day) for part in parts]
     except (ValueError, OverflowError):  # no time, or days beyond the last year
         return ALWAYS
-    if not found or ALWAYS in found:
+    if not found or (None, None) in found:
         return ALWAYS
     begins = [each[0] for each in found]
     ends = [each[1] for each in found]
@@ -209,7 +209,8 @@ _SPEAKER: Final = (
     r"die|das)\b"
 )
 _PART: Final = re.compile(
-    rf"(?<=[^\d\s][.!?])\s+|[\r\n;]+|,? (?:and|but|so|und|aber|denn) (?={_SPEAKER})", re.IGNORECASE
+    rf"(?<!\bDr\.)(?<!\bMr\.)(?<!\bMrs\.)(?<!\bMs\.)(?<!\bProf\.)(?<!\bSt\.)(?<=[^\d\s][.!?])\s+|[\r\n;]+|,? (?:and|but|so|und|aber|denn) (?={_SPEAKER})",
+    re.IGNORECASE,
 )
 _GREETING: Final = re.compile(
     r"(?:(?:hi|hey|hello|thanks|thank you|please|ok|okay|sure|yes|no|well|oh|by the way|btw|fyi|just so you know|good "

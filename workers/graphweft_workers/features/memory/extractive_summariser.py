@@ -187,7 +187,7 @@ def _rest(message: MemoryText) -> str:
 
 
 def _sentences(text: str) -> list[str]:
-    found = [" ".join(part.split()) for part in _END.split(text)]
+    found = [" ".join(part.split()).lstrip(",; ") for part in _END.split(text)]
     return [part if len(part) <= _LONGEST_SENTENCE else f"{part[: _LONGEST_SENTENCE - 1]}…" for part in found if part]
 
 

@@ -209,7 +209,8 @@ _SPEAKER: Final = (
     r"die|das)\b"
 )
 _PART: Final = re.compile(
-    rf"(?<!\bDr\.)(?<!\bMr\.)(?<!\bMrs\.)(?<!\bMs\.)(?<!\bProf\.)(?<!\bSt\.)(?<=[^\d\s][.!?])\s+|[\r\n;]+|,? (?:and|but|so|und|aber|denn) (?={_SPEAKER})",
+    r"(?<!\b(?:Dr|Mr|Ms|St)\.)(?<!\bMrs\.)(?<!\bProf\.)(?<=[^\d\s][.!?])\s+|[\r\n;]+|"
+    rf",? (?:and|but|so|und|aber|denn) (?={_SPEAKER})",
     re.IGNORECASE,
 )
 _GREETING: Final = re.compile(

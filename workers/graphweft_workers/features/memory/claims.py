@@ -109,6 +109,8 @@ class Language:
     """Words of what is past, to come, wished or doubted."""
     parts: re.Pattern[str]
     """What is between two parts of a sentence that each say something in the first person."""
+    aside: re.Pattern[str]
+    """The beginning of what is told beside a claim, in the same part of a sentence."""
     one_of_a_kind: frozenset[str]
     """Relatives and others of whom a user has one."""
 
@@ -215,6 +217,11 @@ def _spelt(text: str) -> str:
 
 def _claim(part: str, language: Language) -> Claim | None:
     """Return the claim that a part of a sentence is, with nothing more than words of time."""
+    aside = language.aside.search(part)
+    if aside is not None:
+        if language.undone.search(_spelt(part[aside.start() :])):
+            return None
+        part = part[: aside.start()]
     part = _with_places(_spelt(_SYMBOLS.sub("", part)).rstrip(" .!,;"))
     for _ in range(_TAILS):
         tail = language.tail.search(part, max(0, len(part) - _LONGEST_TAIL))
@@ -620,10 +627,10 @@ ENGLISH: Final = Language(
         re.IGNORECASE,
     ),
     parts=re.compile(r"\s*(?:,|;)\s*(?:(?:and|but|so) )?(?=(?:i|i'?m|i'?ve|my|we|we'?ve|our|now)\b)"
-                     r"|\s*(?:,|;)\s*(?:and )?(?=(?:it|it's|everything|everybody|everyone|they|they're|there's)\b"
-                     r"(?! (?:say|says|seems?|looks?|appears?|claim|think|depends)\b))"
                      r"| (?:and|but) (?=(?:i|i'?m|i'?ve|my|we|we'?ve|our|now)\b)"
                      r"|\s*, so (?!(?:far|to (?:speak|say)|they say|it seems|much)\b)", re.IGNORECASE),
+    aside=re.compile(r"\s*[,;] (?:and )?(?:it|it's|everything|everybody|everyone|they|they're|there's)\b"
+                     r"(?! (?:say|says|seems?|looks?|appears?|claim|think|depends)\b)", re.IGNORECASE),
     one_of_a_kind=frozenset({
         "mother", "mom", "mum", "father", "dad", "wife", "husband", "partner", "girlfriend", "boyfriend", "boss",
         "manager",

@@ -100,13 +100,12 @@ def _cases(conversation: Conversation, embedder: Embedder | None) -> Iterator[_C
     while not index.read(1_000):
         pass
     of_turns, of_questions = asyncio.run(_embedded(embedder, conversation, [texts[key] for key in index.keys]))
+    matrix = np.array(of_turns)
     for place, question in enumerate(conversation.questions):
         near: dict[tuple[int, int], float] = {}
         if of_questions:
-            wanted = of_questions[place]
-            cosines = [sum(map(float.__mul__, wanted, vector)) for vector in of_turns]
-            for number in sorted(range(len(cosines)), key=lambda at: -cosines[at])[:_NEAREST]:
-                near[0, number] = cosines[number]
+            cosines = matrix @ np.array(of_questions[place])
+            near = {(0, int(number)): float(cosines[number]) for number in np.argsort(-cosines)[:_NEAREST]}
         asked = read_question(question.text, today=_TODAY)
         signals = find_signals(asked, [KindIndex(of=0, index=index)], Near(cosines=near, parts=frozenset({0})), WEIGHTS)
         keys = [index.keys[number] for _, number in signals.candidates]

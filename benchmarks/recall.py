@@ -42,7 +42,7 @@ from graphweft_workers.text.terms import query_terms, terms
 from graphweft_workers.wiring.connections import make_graph
 from graphweft_workers.wiring.embedder import make_embedder
 
-_EMBEDDING: Final = ("-m", "graphweft_workers.cli", "run", "memory")
+EMBEDDING: Final = ("-m", "graphweft_workers.cli", "run", "memory")
 _STALLED_S: Final = 600.0
 """Without any progress for so long, a worker counts as stuck. Vectors come by the thousand: 256 of each partition."""
 _POLL_S: Final = 0.1
@@ -129,8 +129,8 @@ async def measure(
     turns = sum(map(len, turn_ids.values()))
     begun = time.perf_counter()
     await publish(settings, events)
-    async with process(ENGINE, settings) as engine, process(_EMBEDDING, settings) as embedding:
-        await _remembered(store, app, turns, (engine, embedding))
+    async with process(ENGINE, settings) as engine, process(EMBEDDING, settings) as embedding:
+        await remembered(store, app, turns, (engine, embedding))
     ingested_s = time.perf_counter() - begun
     say.print(f"{turns:,} turns remembered and embedded in {ingested_s:.1f} s", highlight=False)
 
@@ -204,14 +204,19 @@ def show(report: Mapping[str, Any]) -> None:
     )
 
 
-async def _remembered(store: GraphStore, app: str, count: int, workers: Sequence[Process]) -> None:
-    """Wait until there are ``count`` memories, all with a vector. Raises ``Died`` when a worker ends or gets stuck."""
+async def remembered(
+    store: GraphStore, app: str, count: int, workers: Sequence[Process], *, vectors: bool = True
+) -> None:
+    """Wait until there are ``count`` memories; with ``vectors``, all with one.
+
+    Raises ``Died`` when a worker ends or gets stuck.
+    """
     before: tuple[Any, ...] = ()
     moved = time.monotonic()
     while True:
         rows = (await store.read(app, _COUNT, {}, timeout_s=_SEARCH_S)).rows
         now = tuple(rows[0]) if rows else (0, 0)
-        if now == (count, count):
+        if now == (count, count if vectors else 0):
             return
         if now != before:
             before, moved = now, time.monotonic()

@@ -90,17 +90,30 @@ def test_what_stands_beside_our_search_is_exact() -> None:
     assert by_ranks([["a", "b"], ["b", "c"]], 2) == ["b", "a"]
 
 
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    command = (sys.executable, "-m", "benchmarks.recall", str(FILE), "--embedder", "hash:128", "--json")
-    folder = tmp_path_factory.mktemp("recall")
+def run(folder: Path, *arguments: str) -> dict[str, Any]:
     done = subprocess.run(
-        command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+        (sys.executable, "-m", *arguments),
+        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
         env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "TMPDIR": str(folder)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.long
+def test_what_says_its_own_end_is_known_to_be_over(tmp_path: Path) -> None:
+    right = run(tmp_path, "benchmarks.expiry")["right"]
+    assert (right["en ended"], right["de ended"]) == ("22 of 22", "20 of 20")
+    assert (right["en holds"], right["en kept"], right["de kept"]) == ("54 of 54", "8 of 8", "7 of 7")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    arguments = ("benchmarks.recall", str(FILE), "--embedder", "hash:128", "--json")
+    return run(tmp_path_factory.mktemp("recall"), *arguments)
 
 
 @pytest.mark.integration

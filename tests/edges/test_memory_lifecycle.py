@@ -2,8 +2,9 @@
 
 After each step an agent's text has exactly the values that are true for the user who is asked about. The situations
 are those of memorycheck, a release gate for memories of agents, without its two on facts that end by themselves after
-a time: a memory here has no such end. Its four endpoints map as follows: a tenant is an app with a token; a fact is a
-message of its own; to correct or delete it, its memory is forgotten; an answer is the text that an agent gets.
+a time: a memory whose text says its end is shown as ended, and not hidden, which ``benchmarks/expiry.py`` measures. Its
+four endpoints map as follows: a tenant is an app with a token; a fact is a message of its own; to correct or delete it,
+its memory is forgotten; an answer is the text that an agent gets.
 """
 
 from __future__ import annotations

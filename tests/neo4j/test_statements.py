@@ -123,6 +123,39 @@ async def test_what_ended_is_marked_in_each_of_several_scopes_and_only_when_it_h
 
 
 @pytest.mark.long("neo4j")
+async def test_a_fact_ends_by_a_later_claim_that_nobody_has_condensed(told: Told, url: str, store: GraphStore) -> None:
+    await told.write("I live in Oslo.", "I moved to Bergen.")
+    oslo = {
+        "subject": "user", "predicate": "lives in", "object": "Oslo", "text": "The user lives in Oslo",
+        "valid_from": (T0 + timedelta(days=10)).isoformat(), "memory_ids": [memory_id("/test", "e1", 0)],
+    }  # fmt: skip
+    condensed = {
+        "user_id": "u1",
+        "memory_ids": oslo["memory_ids"],
+        "summary": "One message",
+        "model": "m",
+        "facts": [oslo],
+    }
+    await write(url, store, [event("memory.summarized", 21, condensed, chat="chat of u1")])
+    right = [("I moved to Bergen.", None), ("I live in Oslo.", day(20)), ("The user lives in Oslo", day(20))]
+    assert sorted(await told.ask("Where do I live?"), key=str) == sorted(right, key=str)
+    assert (await told.ask("Where do I live?"))[0] == right[0]
+    assert ("The user lives in Oslo", None) in await told.ask("Where do I live?", as_of=T0 + timedelta(days=15))
+
+
+@pytest.mark.long("neo4j")
+async def test_what_says_its_own_end_is_marked_once_it_is_over(told: Told, url: str, store: GraphStore) -> None:
+    text, question = "I use desk 3 for two weeks.", "Which desk do I use?"
+    await told.write(text)
+    assert await told.ask(question) == [(text, day(24))]
+    assert await told.ask(question, as_of=T0 + timedelta(days=24)) == [(text, None)]
+    assert await told.ask(question, as_of=T0 + timedelta(days=25)) == [(text, day(24))]
+    forget = {"memory_ids": [memory_id("/test", "e1", 0)], "keep_statements": True}
+    await write(url, store, [event("memory.forget", 11, forget, chat="chat of u1")])
+    assert await told.ask(question) == [(text, day(24))], "of the statement that is left"
+
+
+@pytest.mark.long("neo4j")
 async def test_a_statement_that_is_left_tells_by_what_it_is_forgotten(told: Told, url: str, store: GraphStore) -> None:
     await told.write("I live in Oslo.")
     id = memory_id("/test", "e1", 0)

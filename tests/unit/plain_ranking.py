@@ -9,6 +9,7 @@ from itertools import pairwise
 from graphweft_workers.retrieval.questions import RankedQuestion
 from graphweft_workers.retrieval.ranking import K1, B, idf
 from graphweft_workers.retrieval.scope_index import (
+    ANOTHER,
     ASKS,
     EMPTY,
     NUMBER,
@@ -192,14 +193,19 @@ class PlainRanking:
         told = [
             each for each in candidates
             if covered[each] > 0.999 * max(covered.values()) and self.flag(each, USERS)
-            and not self.flag(each, EMPTY | QUOTES)
-            and self.day(each) <= self.asked.until
+            and not self.parts[each[0]].of_another
+            and not self.flag(each, EMPTY | QUOTES | (ANOTHER if self.asked.is_of_user else 0))
+            and self.day(each) <= self.asked.until and self.holds(each)
         ]  # fmt: skip
         told = sorted(told, key=lambda each: (self.day(each), each[1]), reverse=True)[:5]
         return [
             (1.0 if self.asked.has_topic else 0.5) / 2 ** told.index(each) if each in told else 0.0
             for each in candidates
         ]
+
+    def holds(self, record: Record) -> bool:
+        stated = self.parts[record[0]].index.stated.get(record[1])
+        return stated is None or self.asked.days is None or stated.holds(*self.asked.days)
 
     def covered(self, record: Record) -> float:
         return sum(self.weights[term] for term in self.held.get(record, ()))
@@ -246,6 +252,9 @@ class PlainRanking:
             ("own", USERS, self.asked.is_own), ("empty", EMPTY, True), ("short", SHORT, True),
         ):  # fmt: skip
             values[name] = [float(applies and self.flag(each, flag)) for each in candidates]
+        of_another = [self.parts[each[0]].of_another for each in candidates]
+        values["own"] = [own * (not another) for own, another in zip(values["own"], of_another, strict=True)]
+        values["over"] = [float(not self.holds(each)) for each in candidates]
         if self.near.cosines:
             values["vector"] = [self.vector(each, words[at]) for at, each in enumerate(candidates)]
         values["first_hits"] = scaled(self.first_hits(candidates, self.sums(values, len(candidates))))

@@ -19,6 +19,12 @@ def claims(text: str) -> list[Claim]:
     return [each.claim for each in statements(text, year=2026) if each.claim is not None]
 
 
+def test_a_statement_has_what_is_told_beside_its_claim() -> None:
+    text = "I am allergic to nuts, it was found by Dr. Lee."
+    assert [each.text for each in statements(text, year=2026)] == [text]
+    assert said(text) == [("user", "is allergic to", "nuts", True)]
+
+
 def said(text: str) -> list[tuple[str, str, str, bool]]:
     return [(each.subject, each.predicate, each.object_key, each.holds) for each in claims(text)]
 
@@ -52,6 +58,22 @@ def said(text: str) -> list[tuple[str, str, str, bool]]:
         ("I'm allergic to penicillin, just so you know.", ("user", "is allergic to", "penicillin", True)),
         ("I work as a data engineer at Acme by the way, so expect more.", ("user", "works as", "data engineer", True)),
         ("I like dogs though", ("user", "likes", "dogs", True)),
+        ("i live in rome with my cat", ("user", "lives in", "rome", True)),
+        ("I moved to Bergen with my wife Åse last weekend! 🎉", ("user", "lives in", "bergen", True)),
+        ("We live in Stavanger now, everything is unpacked.", ("user", "lives in", "stavanger", True)),
+        ("🎉 I moved to Bergen :)", ("user", "lives in", "bergen", True)),
+        ("My favourite colour is teal 💚", ("user", "has favourite colour", "teal", True)),
+        ("I like C#", ("user", "likes", "c#", True)),
+        ("My new address is Øvregaten 7.", ("user", "has address", "øvregaten 7", True)),
+        ("My address is 12 Elm Street, Cork", ("user", "has address", "12 elm street, cork", True)),
+        ("My address is Bergen.", ("user", "lives in", "bergen", True)),
+        ("I moved to Århus.", ("user", "lives in", "århus", True)),
+        ("i live in málaga", ("user", "lives in", "málaga", True)),
+        ("My boss is Şule Öztürk.", ("user", "has boss", "şule öztürk", True)),
+        ("My name is Étienne.", ("user", "is called", "étienne", True)),
+        ("My name is Иван.", ("user", "is called", "иван", True)),
+        ("I work at Ørsted.", ("user", "works for", "ørsted", True)),
+        ("I live in 東京.", ("user", "lives in", "東京", True)),
     ],
 )
 def test_known_forms_of_words_make_a_claim(text: str, expected: tuple[str, str, str, bool]) -> None:
@@ -66,7 +88,8 @@ def test_known_forms_of_words_make_a_claim(text: str, expected: tuple[str, str, 
         "I work with children.", "I study every day.", "My girlfriend is Norwegian.", "My wife is Anna's sister.",
         "Anna left me a note.", "Call me back", "I work as hard as I can.", "I drive a lot.", "I have a question.",
         "> I live in Rome.", "I will live in Rome.", "I was born in Rome.",
-        "i live in nice", "i moved to us", "i moved to linux", "i live in oslo and rome", "i live in rome with my cat",
+        "I live in Rome with my parents in summer.", "I live in Oslo, it was only a joke.", "My boss is ägyptisch.",
+        "i live in nice", "i moved to us", "i moved to linux", "i live in oslo and rome",
         "i want to live in rome", "i live in a small town in norway", "i might move to rome", "we moved to split",
         "i live in turkey farm", "i moved in march", "my sister may move to rome", "i drive to rome",
         "rome is my home town", "I live in Oslo, so to speak", "I work at IBM, so they say",

@@ -45,9 +45,14 @@ WORDS: Final = [
     "2024",
     "music",
 ]
-REPLIES: Final = ("No, it's May 5th.", "Sorry, I meant Bergen.", "Blue.", "I do not know.", "Thanks!")
+REPLIES: Final = (
+    "No, it's May 5th.", "Sorry, I meant Bergen.", "Blue.", "I do not know.", "Thanks!",
+    "My lamp is blue until Friday.", "My mum lives in Oslo.", "From December my cat is blue.",
+    "I live in Oslo this week.",
+)  # fmt: skip
 ASKED: Final = (
     "Where does my {} live", "What {}", "When did I {} on 5 July 2026?", "How many {} do I like?",
+    "Where do I live {}", "Is my {} blue?",
     "what did I {} last month", "Tell Tom about {} in July",
 )  # fmt: skip
 START: Final = datetime(2026, 7, 1, tzinfo=UTC)
@@ -89,7 +94,7 @@ def test_the_order_is_that_of_the_plain_ranking(seed: int) -> None:
     indexes = [index_of(each) for each in nodes]
     at = rnd.choice([None, "2026-11-01"])
     parts = [
-        KindIndex(of=place, index=index, valid=index.valid(at), condenses=place == 2)
+        KindIndex(of=place, index=index, valid=index.valid(at), condenses=place == 2, of_another=place == 1)
         for place, index in enumerate(indexes)
     ]
     records = [(place, number) for place, count in enumerate(counts) for number in range(count)]

@@ -49,6 +49,12 @@ def values(question: str, *nodes: IndexedNode, near: dict[int, float] | None = N
     return {name: dict(zip(places, each.tolist(), strict=True)) for name, each in found.values.items()}
 
 
+def order_of_two(question: str, own: IndexedNode, of_another: IndexedNode) -> list[int]:
+    """Return the order of a record of the user and one of another user."""
+    parts = [KindIndex(of=0, index=index_of([own])), KindIndex(of=1, index=index_of([of_another]), of_another=True)]
+    return [int(hit.key) for hit in rank(read_question(question, today=TODAY), parts, Near())]
+
+
 def order(question: str, *nodes: IndexedNode, near: dict[int, float] | None = None) -> list[int]:
     index = index_of(nodes)
     cosines = {(0, index.keys.index(f"{place:05}")): cosine for place, cosine in (near or {}).items()}
@@ -479,3 +485,84 @@ def test_words_of_a_topic_answer_german_questions_and_what_was_told_last_is_firs
         turn(3, "Wir sind nach Halle umgezogen.", thread="c", at=3),
     )  # fmt: skip
     assert order("Wo wohne ich?", *turns)[:2] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "day", "first"),
+    [
+        ("My gym code is 4471 until Sunday.", 127, 2), ("My gym code is 4471 until Sunday.", 120, 1),
+        ("From December my gym code is 4471.", 127, 1), ("From November my gym code is 4471.", 100, 2),
+        ("Bis Sonntag ist my gym code 4471.", 120, 1),
+    ],
+)  # fmt: skip
+def test_what_does_not_hold_by_its_own_words_is_not_what_was_told_last(text: str, day: int, first: int) -> None:
+    nodes = turn(1, "My gym code is 9920.", at=90), turn(2, text, at=day)
+    assert order("What is my gym code?", *nodes)[0] == first
+
+
+def test_a_question_about_a_time_to_come_counts_what_has_not_begun() -> None:
+    nodes = turn(1, "My gym code is 9920.", at=90), turn(2, "From December my gym code is 4471.", at=127)
+    assert order("What will my gym code be from December?", *nodes)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("question", "first"),
+    [
+        ("Where do I live?", 1), ("Where does my mum live?", 2), ("Wo wohne ich?", 1),
+        ("Where do my mum and I live?", 2),
+    ],
+)  # fmt: skip
+def test_what_tells_of_a_relative_alone_is_not_what_the_user_told_last(question: str, first: int) -> None:
+    is_german = "ich" in question
+    texts = (
+        ("Ich wohne in Oslo.", "Meine Mutter wohnt in Cork.")
+        if is_german
+        else ("I live in Oslo.", "My mum lives in Cork.")
+    )
+    assert order(question, *(turn(place, text, at=100 + place) for place, text in enumerate(texts, 1)))[0] == first
+
+
+def test_a_question_whom_the_user_is_with_counts_what_tells_of_them() -> None:
+    nodes = turn(1, "I am single.", at=100), turn(2, "My wife is called Anna.", at=110)
+    assert order("Am I married?", *nodes)[0] == 2
+
+
+@pytest.mark.parametrize("question", ["Who is on call?", "Who is on call this week?", "Wer hat call?"])
+def test_what_is_over_by_its_own_words_is_behind_what_holds(question: str) -> None:
+    nodes = turn(1, "On call this week: Ben, who is on call.", at=119), turn(2, "On-call this week: Mia.", at=126)
+    assert order(question, *nodes)[0] == 2
+
+
+def test_a_question_about_the_past_finds_what_is_over() -> None:
+    nodes = turn(1, "The lobby is closed until Friday.", at=10), turn(2, "The lobby is open again.", at=20)
+    signals = values("Why was the lobby closed?", *nodes)
+    assert "over" not in signals
+    assert set(values("Is the lobby closed?", *nodes)["over"].items()) == {(1, 1.0), (2, 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("question", "is_past"),
+    [
+        ("When is the standup?", False), ("When's my lesson?", False), ("Wann ist die Besprechung?", False),
+        ("When was the standup?", True), ("Wann war die Besprechung?", True),
+        ("When I lived in Oslo, what did I eat?", True),
+    ],
+)  # fmt: skip
+def test_when_alone_does_not_ask_about_the_past(question: str, is_past: bool) -> None:
+    assert read_question(question, today=TODAY).is_past is is_past
+
+
+def test_words_of_requests_alone_are_no_words_of_a_question() -> None:
+    assert read_question("What do you know about me?", today=TODAY).terms == ()
+    assert read_question("Tell me everything.", today=TODAY).terms == ()
+    asked = read_question("What did I say last week?", today=TODAY)
+    assert (asked.terms, len(asked.periods)) == ((), 1)
+    assert read_question("What did I say about cats?", today=TODAY).terms == ("say", "cat")
+    assert read_question("say", today=TODAY, filter_stop_words=False).terms == ("say",)
+
+
+def test_what_another_user_says_of_themselves_is_not_what_the_user_told_last() -> None:
+    assert order_of_two("Where do I live?", turn(1, "I live in Oslo.", at=90), turn(2, "I live in Cork.", at=100)) == [
+        1,
+        2,
+    ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from graphweft_contracts.search import SEARCHED, Searched
+from graphweft_contracts.memory import MemoryScope
+from graphweft_contracts.search import SEARCHED, Searched, SearchQuery
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.retrieval import statements
-from graphweft_workers.retrieval.targets import memories, scoped
+from graphweft_workers.retrieval.targets import is_of_another, memories, scoped, searched
 
 NOW = "2026-02-01T10:00:00.000000Z"
 ALL = {"application_id": "p", "agent_id": "a", "user_id": "u", "thread_id": "t"}
@@ -52,3 +53,24 @@ def test_pages_of_a_scope_are_not_found_by_the_keys_of_all_scopes() -> None:
     asked = statements.nodes(FALKORDB, memories({"user_id": "u"}), after="", limit=10)
     assert "coalesce(n.`id`, '') > $__gw_after" in asked.text
     assert "n.`id` > " not in asked.text
+
+
+@pytest.mark.parametrize(
+    ("memory", "others", "named"),
+    [
+        ({"user_id": "u"}, [], [False]),
+        ({"user_id": "u", "thread_id": "t"}, [{"user_id": "u"}], [False, False]),
+        ({"user_id": "u"}, [{"user_id": "v"}, {"application_id": "p"}], [False, True, True]),
+        ({"application_id": "p"}, [{"user_id": "u"}], [True, True]),
+    ],
+)
+def test_rows_name_the_user_where_it_may_be_another_than_who_asks(
+    memory: dict[str, str], others: list[dict[str, str]], named: list[bool]
+) -> None:
+    scopes = tuple(MemoryScope(**each) for each in others)
+    query = SearchQuery(text="lamp", of="memories", memory=MemoryScope(**memory), any_of=scopes)
+    found = searched(query, now=NOW, since=NOW)
+    assert ["author_name" in target.expressions for target in found] == named
+    assert [is_of_another(target, memory.get("user_id")) for target in found] == [
+        "user_id" in memory and target.scope.get("user_id") not in {None, "u"} for target in found
+    ]

@@ -54,6 +54,13 @@ def test_a_summary_has_its_length_and_at_least_a_sentence() -> None:
     assert len(long) <= 310
 
 
+def test_what_is_left_of_a_sentence_beside_its_statement_has_no_comma() -> None:
+    message = MemoryText(
+        id="m", role="user", text="I'm allergic to nuts, so none please.", time=T0, has_statements=True
+    )
+    assert summarise([message]).text == "user: so none please."
+
+
 def test_messages_without_words_have_a_summary_too() -> None:
     assert summarise(talk(" ", "\n\n")).text == "2 messages without words"
     assert summarise(talk("👍")).text == "user: 👍"
@@ -104,6 +111,8 @@ def test_whatever_is_said_an_event_takes_the_summary(texts: list[tuple[MemoryRol
         ("I work at ACME Inc.", ("works for", "ACME Inc")),
         ("I work for the city but not for long", ("works for", "the city")),
         ("I work as a nurse.", ("works as", "nurse")),
+        ("I moved to Bergen last weekend!", ("lives in", "Bergen")),
+        ("I live in Oslo with my partner.", ("lives in", "Oslo")),
         ("I'm allergic to peanuts!", ("is allergic to peanuts", "yes")),
         ("I am no longer allergic to peanuts", ("is allergic to peanuts", "no")),
     ],

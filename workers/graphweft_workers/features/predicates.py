@@ -21,7 +21,7 @@ SERVICES: Final = (
 """Persons of whom a user has one."""
 PREDICATES: Final = (
     "lives in", "works for", "works as", "studies", "has partner", "is called", "is aged", "is born on", "drives",
-    "eats as", "has phone number", "has e-mail address", "likes", "is allergic to", "has",
+    "eats as", "has phone number", "has e-mail address", "has address", "likes", "is allergic to", "has",
     *(f"has {each}" for each in SERVICES),
 )  # fmt: skip
 """The predicates of claims, but for those with a word of the user."""

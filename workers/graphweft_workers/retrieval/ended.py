@@ -1,6 +1,7 @@
 """What users stated and what no longer holds: it is shown behind what ended it. Pure, but for the query's text.
 
-A memory has ended if its statements are all that it tells, and each of them has ended by a statement of the scope.
+A memory has ended if its statements are all that it tells, and each of them has ended by a statement of the scope. A
+fact of a conversation has ended if the user claimed something else later: nobody may have condensed that yet.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from graphweft_workers.ports.dialect import GraphDialect
+from graphweft_workers.retrieval.profile import PROFILE_KEY, USER, profile_key
 from graphweft_workers.retrieval.ranking import Hit
-from graphweft_workers.retrieval.records import STATEMENT
+from graphweft_workers.retrieval.records import FACT, STATEMENT
 from graphweft_workers.retrieval.statements import Statement
 
+_OF_FACTS: Final = ("lives in", "works for", "works as", "is called")
+"""The predicates of facts of which a user has one at a time, and which claims have, too."""
 ROUNDS: Final = 3
 """How often what ended something is looked up for what ended it in turn."""
 
@@ -30,9 +34,18 @@ class ValidityEnd:
 
 
 def ended_query(
-    dialect: GraphDialect, scope: Mapping[str, str], memories: Sequence[str], statements: Sequence[str]
+    dialect: GraphDialect,
+    scope: Mapping[str, str],
+    memories: Sequence[str],
+    statements: Sequence[str],
+    *,
+    facts: Sequence[str] = (),
+    now: str = "",
 ) -> Statement:
-    """Return the query for statements of memories, or with the keys: key, whole, until, memory and id of the ender."""
+    """Return the query for statements of memories, or with the keys: key, whole, until, memory and id of the ender.
+
+    Of facts of a user it returns the first claim that is not so, up to ``now``.
+    """
 
     def within(variable: str) -> str:
         return "".join(f" AND {dialect.equal(f'{variable}.{dialect.quoted(name)}', f'$__gw_{name}')}" for name in scope)
@@ -49,9 +62,23 @@ def ended_query(
         if keys
     ]  # fmt: skip
     params: dict[str, Any] = {f"__gw_{name}": value for name, value in scope.items()}
-    return Statement(
-        " UNION ALL ".join(parts), params | {"__gw_memories": list(memories), "__gw_statements": list(statements)}
-    )
+    params |= {"__gw_memories": list(memories), "__gw_statements": list(statements)}
+    if facts and (user := scope.get("user_id")) is not None:
+        parts.append(
+            f"UNWIND $__gw_facts AS __gw_key MATCH (f:{FACT} {{id: __gw_key}}) WHERE f.subject = '{USER}' "
+            f"AND f.predicate IN $__gw_single MATCH (e:{STATEMENT} {{{PROFILE_KEY}: $__gw_profile}}) "
+            f"WHERE e.subject = '{USER}' AND e.predicate = f.predicate AND e.timestamp > f.valid_from "
+            "AND e.timestamp <= $__gw_now AND (e.holds AND e.object_key <> toLower(f.object) "
+            f"OR NOT e.holds AND e.object_key IN ['', toLower(f.object)]){within('e')} "
+            "WITH __gw_key, e ORDER BY e.rank WITH __gw_key, head(collect(e)) AS e "
+            "RETURN __gw_key AS key, true AS whole, e.timestamp AS until, "
+            "CASE WHEN e.scopes IS NULL THEN e.memory_id ELSE null END AS memory, e.id AS statement"
+        )
+        params |= {
+            "__gw_facts": list(facts), "__gw_single": list(_OF_FACTS), "__gw_profile": profile_key(user),
+            "__gw_now": now,
+        }  # fmt: skip
+    return Statement(" UNION ALL ".join(parts), params)
 
 
 def read_ended(rows: Iterable[Sequence[Any]], now: str) -> dict[str, ValidityEnd]:

@@ -21,12 +21,13 @@ WEEKDAYS: Final = (
     ("monday", "montag"), ("tuesday", "dienstag"), ("wednesday", "mittwoch"), ("thursday", "donnerstag"),
     ("friday", "freitag"), ("saturday", "samstag", "sonnabend"), ("sunday", "sonntag"),
 )  # fmt: skip
-_COUNTS: Final = (
-    ("a", "an", "one", "einem", "einer"), ("two", "couple", "couple of", "zwei"), ("three", "drei"), ("four", "vier"),
+COUNTS: Final = (
+    ("a", "an", "one", "ein", "eine", "einen", "einem", "einer"), ("two", "couple", "couple of", "zwei"),
+    ("three", "drei"), ("four", "vier"),
     ("five", "few", "fünf", "paar", "ein paar"), ("six", "sechs"), ("seven", "sieben"), ("eight", "acht"),
     ("nine", "neun"), ("ten", "zehn"), ("eleven", "elf"), ("twelve", "zwölf"),
 )  # fmt: skip
-_LOOSE: Final = frozenset({"couple", "couple of", "few", "paar", "ein paar"})
+LOOSE: Final = frozenset({"couple", "couple of", "few", "paar", "ein paar"})
 _UNITS: Final = {"d": 1, "t": 1, "w": 7, "m": 30, "y": 365, "j": 365}
 """Days of a unit, by its first letter."""
 _LONG: Final = 31
@@ -140,18 +141,20 @@ def _until_today(period: Period, today: date) -> Period | None:
     return _between(start, today)[0]
 
 
-def _number_of(name: str, names: Sequence[Sequence[str]]) -> int:
+def number_of(name: str, names: Sequence[Sequence[str]]) -> int:
+    """Return the number of a name in a table, from 1."""
     return next(number for number, each in enumerate(names, 1) if name in each)
 
 
-def _count(text: str) -> int:
-    return int(text) if text.isdecimal() else _number_of(text, _COUNTS)
+def count_of(text: str) -> int:
+    """Return what a number says in digits or words."""
+    return int(text) if text.isdecimal() else number_of(text, COUNTS)
 
 
 def _date(match: re.Match[str], today: date) -> Sequence[Period]:
     parts = match.groupdict()
     year, day, number, name = (parts.get(each) for each in ("year", "day", "number", "month"))
-    month = int(number) if number else _number_of(name, MONTHS) if name else None
+    month = int(number) if number else number_of(name, MONTHS) if name else None
     return _checked(int(year) if year else None, month, int(day) if day else None)
 
 
@@ -172,7 +175,7 @@ def _checked(year: int | None, month: int | None, day: int | None) -> Sequence[P
 def _weekday(match: re.Match[str], today: date) -> Sequence[Period]:
     """Return the last such day before today; of a week that is named, the day of this week."""
     parts = match.groupdict()
-    number = _number_of(match["weekday"], WEEKDAYS) - 1
+    number = number_of(match["weekday"], WEEKDAYS) - 1
     if "week" in parts:
         return _ago(today, *[today.weekday() + 7 - number] * 2)
     if parts["lead"] in {"this", "diesen"}:
@@ -205,28 +208,29 @@ def _calendar(match: re.Match[str], today: date) -> Sequence[Period]:
 
 
 def _trailing(match: re.Match[str], today: date) -> Sequence[Period]:
-    count = _count(match["count"]) if match.groupdict().get("count") else 1
+    count = count_of(match["count"]) if match.groupdict().get("count") else 1
     return _ago(today, count * _UNITS[match["unit"][0]], 0)
 
 
 def _time_ago(match: re.Match[str], today: date) -> Sequence[Period]:
     """Return a span around the day: nobody counts weeks, months and years to the day."""
     unit = _UNITS[match["unit"][0]]
-    count = _count(match["count"]) * unit
-    if match["count"] in _LOOSE:
+    count = count_of(match["count"]) * unit
+    if match["count"] in LOOSE:
         return _ago(today, count + unit, unit)
     return _ago(today, count + unit // 2, max(0, count - unit // 2))
 
 
-def _names(of: Sequence[Sequence[str]]) -> str:
+def names_of(of: Sequence[Sequence[str]]) -> str:
+    """Return names as alternatives of a pattern, the longest first."""
     return "|".join(sorted((name for each in of for name in each), key=len, reverse=True))
 
 
-_YEAR: Final = r"(?P<year>(?:19|20)\d\d)"
-_MONTH: Final = rf"(?P<month>{_names(MONTHS)})\b"
+YEAR: Final = r"(?P<year>(?:19|20)\d\d)"
+_MONTH: Final = rf"(?P<month>{names_of(MONTHS)})\b"
 _DAY: Final = r"(?P<day>\d{1,2})"
-_WEEKDAY: Final = rf"(?P<weekday>{_names(WEEKDAYS)})\b"
-_COUNT: Final = rf"(?P<count>\d{{1,3}}|{_names(_COUNTS)})"
+_WEEKDAY: Final = rf"(?P<weekday>{names_of(WEEKDAYS)})\b"
+_COUNT: Final = rf"(?P<count>\d{{1,3}}|{names_of(COUNTS)})"
 _UNIT: Final = r"(?P<unit>day|week|month|year|tag|woche|monat|jahr)(?:s|e|en|n)?\b"
 _GERMAN_LAST: Final = r"(?:letzte|vergangene|vorige)[nrsm]?"
 _LAST: Final = rf"(?P<last>last|previous|{_GERMAN_LAST})"
@@ -237,17 +241,17 @@ _LEAD: Final = re.compile(rf"\b(?:last|past|previous|since|week|{_GERMAN_LAST}|w
 _PATTERNS: Final[Sequence[tuple[re.Pattern[str], bool, _Reader]]] = tuple(
     (re.compile(rf"\b{pattern}"), keeps, reader)
     for pattern, keeps, reader in (
-        (rf"{_YEAR}-(?P<number>\d{{1,2}})(?:-{_DAY})?\b", True, _date),
-        (rf"{_YEAR}/(?P<number>\d{{1,2}})/{_DAY}\b", True, _date),
-        (rf"{_DAY}\. ?(?P<number>\d{{1,2}})\. ?{_YEAR}\b", True, _date),
-        (rf"(?P<one>\d{{1,2}})/(?P<other>\d{{1,2}})/{_YEAR}\b", True, _slashed),
-        (rf"{_DAY}(?:st|nd|rd|th|\.)?(?: of)? {_MONTH}(?:,? {_YEAR}\b)?", True, _date),
-        (rf"{_MONTH} {_DAY}(?:st|nd|rd|th)?\b(?:,? {_YEAR}\b)?", True, _date),
-        (rf"{_MONTH},? {_YEAR}\b", True, _date),
+        (rf"{YEAR}-(?P<number>\d{{1,2}})(?:-{_DAY})?\b", True, _date),
+        (rf"{YEAR}/(?P<number>\d{{1,2}})/{_DAY}\b", True, _date),
+        (rf"{_DAY}\. ?(?P<number>\d{{1,2}})\. ?{YEAR}\b", True, _date),
+        (rf"(?P<one>\d{{1,2}})/(?P<other>\d{{1,2}})/{YEAR}\b", True, _slashed),
+        (rf"{_DAY}(?:st|nd|rd|th|\.)?(?: of)? {_MONTH}(?:,? {YEAR}\b)?", True, _date),
+        (rf"{_MONTH} {_DAY}(?:st|nd|rd|th)?\b(?:,? {YEAR}\b)?", True, _date),
+        (rf"{_MONTH},? {YEAR}\b", True, _date),
         (rf"(?:in|of|during|last|this|im|letzten) {_MONTH}", True, _date),
-        (rf"(?:in|of|during|im jahr) {_YEAR}\b", True, _date),
+        (rf"(?:in|of|during|im jahr) {YEAR}\b", True, _date),
         (rf"(?:(?<=since )|(?<=seit )){_MONTH}", True, _date),
-        (rf"(?:(?<=since )|(?<=seit )){_YEAR}\b", True, _date),
+        (rf"(?:(?<=since )|(?<=seit )){YEAR}\b", True, _date),
         (rf"{_WEEKDAY} (?:of )?(?P<week>last week)\b", True, _weekday),
         (rf"(?P<week>last week) (?:on )?{_WEEKDAY}", True, _weekday),
         (rf"{_WEEKDAY} (?P<week>(?:der )?{_GERMAN_LAST} woche)\b", True, _weekday),

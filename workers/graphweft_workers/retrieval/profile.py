@@ -32,14 +32,15 @@ COLUMNS: Final = (
     "id",
 )
 """Those of facts."""
-_USER: Final = "user"
+USER: Final = "user"
+"""The subject of what users say about themselves."""
 _MOST_OF_PREDICATE: Final = 8
 """Limit of claims of a predicate that are read, the latest: no section shows more."""
 _MOST_READ: Final = 300
 """Limit of claims that are read. "has favourite …" comes last: there may be any number of these predicates."""
 _FAVOURITE: Final = "has favo"
 _DOES: Final = "does "
-_PRIVATE: Final = frozenset({"has phone number", "has e-mail address"})
+_PRIVATE: Final = frozenset({"has phone number", "has e-mail address", "has address"})
 """Found by a search, and not told in each prompt."""
 _LIVES: Final = ("lives in",)
 _WORKS: Final = ("works for", "works as", "studies")
@@ -101,7 +102,7 @@ def profile_query(dialect: GraphDialect, scope: Mapping[str, str], now: str) -> 
         "WITH s.key AS key, s.holds AS holds, s.object_key AS object, min(s.timestamp) AS since, "
         "min(s.recorded) AS recorded, last(collect(s)) AS s "
         "WITH s, since, recorded ORDER BY s.rank DESC "
-        f"WITH s.predicate AS predicate, s.holds AS holds, s.subject = '{_USER}' AS own, "
+        f"WITH s.predicate AS predicate, s.holds AS holds, s.subject = '{USER}' AS own, "
         f"collect([s, since, recorded])[0..{_MOST_OF_PREDICATE}] AS some UNWIND some AS one "
         "WITH one[0] AS s, one[1] AS since, one[2] AS recorded "
         f"{ordered} LIMIT {_MOST_READ} "
@@ -139,13 +140,13 @@ def read_profile(rows: Iterable[Sequence[Any]], most: int) -> list[tuple[Any, ..
 def _section_of(subject: str, predicate: str, *, holds: bool) -> int | None:
     if predicate in _PRIVATE:
         return None
-    own = subject == _USER
+    own = subject == USER
     return next((at for at, each in enumerate(_SECTIONS) if each.has(predicate, holds=holds, own=own)), None)
 
 
 def _who(subject: str, author: str | None) -> str:
     """Return of whom a line is; empty for the user: that is whose profile it is."""
-    of = "" if subject == _USER else subject.removeprefix("my ").removeprefix("our ")
+    of = "" if subject == USER else subject.removeprefix("my ").removeprefix("our ")
     if author is None:
         return of
     return f'"{author}"' if not of else f'"{author}", {of},'

@@ -9,8 +9,8 @@ from datetime import date
 from itertools import pairwise
 from typing import Final
 
-from graphweft_workers.retrieval.periods import MONTHS, WEEKDAYS, Period, read_periods
-from graphweft_workers.retrieval.topics import alike
+from graphweft_workers.retrieval.periods import MONTHS, WEEKDAYS, Period, names_of, read_periods
+from graphweft_workers.retrieval.topics import alike, names_another
 from graphweft_workers.retrieval.word_forms import forms_of
 from graphweft_workers.text.languages import READ, latin_language
 from graphweft_workers.text.terms import STOP_WORDS, query_terms, terms, topic_terms
@@ -18,6 +18,8 @@ from graphweft_workers.text.terms import STOP_WORDS, query_terms, terms, topic_t
 _LONGEST_END: Final = 1_000
 """Characters of a question in which days, times, numbers and persons are looked for."""
 _ANY_DAY: Final = "9999-12-31"
+_PARTNER: Final = "partner"
+"""Of the topic whom the user is with, which statements about others answer."""
 _WORD: Final = re.compile(r"[^\W\d_]+")
 _MOST_PERIODS: Final = 12
 """Each is compared with every day of a scope."""
@@ -32,6 +34,8 @@ class _Asking:
     first_person: re.Pattern[str]
     not_now: re.Pattern[str]
     """Words of a question that does not ask how things are now."""
+    to_come: re.Pattern[str]
+    """Words of a question that asks how things will be."""
 
 
 _ENGLISH: Final = _Asking(
@@ -40,7 +44,14 @@ _ENGLISH: Final = _Asking(
     ),
     counted=re.compile(r"\bhow (?:many|much|often|old|long|far|tall|big|high)\b"),
     first_person=re.compile(r"\b(?:i|me|my|mine|we|our|us)\b"),
-    not_now=re.compile(r"\b(?:did|was|were|had|used to|first|before|originally|when|ever)\b"),
+    not_now=re.compile(
+        r"\b(?:did|was|were|had|used to|first|before|originally|ever|"
+        r"when(?!'s| (?:is|are|am|do|does|will|can|should)))\b"
+    ),
+    to_come=re.compile(
+        r"\b(?:will|won't|going to|next|tomorrow|soon)\b|'ll\b|\b(?:from|after|until|till) "
+        rf"(?:\d|the|{names_of(MONTHS)}|{names_of(WEEKDAYS)})"
+    ),
 )
 _GERMAN: Final = _Asking(
     when=re.compile(
@@ -49,8 +60,13 @@ _GERMAN: Final = _Asking(
     counted=re.compile(r"\bwie (?:viele?|oft|alt|lange?|weit|gro\u00df|hoch|teuer)\b"),
     first_person=re.compile(r"\b(?:ich|mich|mir|meine?[mnrs]?|wir|uns|unsere?[mnrs]?)\b"),
     not_now=re.compile(
-        r"\b(?:war|warst|waren|hatte|hatten|wurde|wurden|fr\u00fcher|damals|zuerst|vorher|wann|jemals)\b"
+        r"\b(?:war|warst|waren|hatte|hatten|wurde|wurden|fr\u00fcher|damals|zuerst|vorher|jemals"
+        r"|wann(?! (?:ist|sind|bin|habe|haben|hat|muss|kann|soll|wird|werde)\b))\b"
         r"|\b(?:habe|hat|haben|bin|ist|sind)\b.*\bge\w+(?:t|en)\b"
+    ),
+    to_come=re.compile(
+        r"\b(?:werde|wirst|wird|werden|n\u00e4chste[nmrs]?|kommende[nmrs]?|\u00fcbermorgen|bald)\b|\b(?:ab|bis|nach) "
+        rf"(?:\d|de[mr]|{names_of(MONTHS)}|{names_of(WEEKDAYS)})"
     ),
 )
 _TIME_WORDS: Final = frozenset(
@@ -72,12 +88,18 @@ _NUMBER_WORDS: Final = frozenset(
 )
 
 
+REQUEST_WORDS: Final = frozenset(
+    terms("tell know remember remind recall say please everything anything something give show mention talk")
+)
+"""Words of requests, which say nothing about what is asked for."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedQuestion:
     """A question, as a ranking reads it."""
 
     terms: tuple[str, ...]
-    """The distinct terms, in order: none if it has stop words and relative times only."""
+    """The distinct terms, in order: none if it has stop words, words of requests and relative times only."""
     pairs: frozenset[tuple[str, str]]
     """Terms that follow each other."""
     periods: tuple[Period, ...] = ()
@@ -94,6 +116,10 @@ class RankedQuestion:
     """Whether it asks how things were, and names no day."""
     until: str = ""
     """The last day that it asks about, if it asks how things are or were then: what was told last counts."""
+    days: tuple[str, str] | None = None
+    """The first and the last day that it asks about; None if it asks how things will be, or were once."""
+    is_of_user: bool = False
+    """Whether it asks about the user alone, and not about a relative or friend."""
 
 
 def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> RankedQuestion:
@@ -103,6 +129,8 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
     periods, rest = read_periods(last, today)
     said = text[:-_LONGEST_END] + rest if periods else text
     wanted = topic_terms(said) if filter_stop_words else query_terms(said, filter_stop_words=False)
+    if filter_stop_words and REQUEST_WORDS.issuperset(wanted):  # "What do you know about me?"
+        wanted = []
     is_german = latin_language(_WORD.findall(last)[:READ])[0] == "german"
     asking = _GERMAN if is_german else _ENGLISH
     is_own = asking.first_person.search(last) is not None
@@ -110,8 +138,13 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
     forms = forms_of(wanted)
     ends = [end for period in periods if (end := period.end(today))]
     until = max(ends, default="") if topics else ""
-    if is_own and not periods and not asking.not_now.search(last):
+    is_past = not periods and asking.not_now.search(last) is not None
+    if is_own and not periods and not is_past:
         until = _ANY_DAY
+    days: tuple[str, str] | None = None
+    if not is_past and not asking.to_come.search(last):
+        begins = [begin for period in periods if (begin := period.begin(today))]
+        days = (min([*begins, today.isoformat()]), max(ends, default=today.isoformat()))
     return RankedQuestion(
         terms=tuple(wanted),
         pairs=frozenset(pairwise(wanted)),
@@ -125,8 +158,10 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
             if term in topics or term in forms
         },
         has_topic=bool(topics),
-        is_past=not periods and asking.not_now.search(last) is not None,
+        is_past=is_past,
         until=until,
+        days=days,
+        is_of_user=bool(topics) and not names_another(last) and not any(_PARTNER in each for each in topics.values()),
     )
 
 

@@ -12,7 +12,7 @@ import math
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, get_args
@@ -25,6 +25,8 @@ from graphweft_workers.retrieval.empty_turns import tells_nothing
 from graphweft_workers.retrieval.questions import has_number, has_time, tells_words
 from graphweft_workers.retrieval.ranking import GRID, K1, B, Candidate, idf
 from graphweft_workers.retrieval.selection import select
+from graphweft_workers.retrieval.stated_time import ALWAYS, StatedTime, stated_time
+from graphweft_workers.retrieval.topics import tells_of_another
 from graphweft_workers.text.terms import terms as terms_of
 
 type Numbers = NDArray[np.int64]
@@ -52,14 +54,15 @@ _NUMBER_BYTES: Final = sys.getsizeof(2**20)
 _TERM_BYTES: Final = _PAIR_BYTES + 2 * (sys.getsizeof(array("I")) + 7 * ITEM_BYTES)
 """Of the two lists of a term: an array has room for up to 7 more items, and for a sixteenth more."""
 _POSTING_BYTES: Final = 2 * ITEM_BYTES + 1
+_STATED_BYTES: Final = 2 * sys.getsizeof("2026-12-04") + 100
 _NO_POSTINGS: Final = (array("I"), array("I"))
 _GAP: Final = timedelta(hours=1)
 """Turns of a thread that are further apart belong to different sessions."""
-TIME, NUMBER, EMPTY, ASKS, SHORT, USERS, OF_LAST, OF_OWN, QUOTES = 1, 2, 4, 8, 16, 32, 64, 128, 256
+TIME, NUMBER, EMPTY, ASKS, SHORT, USERS, OF_LAST, OF_OWN, QUOTES, ANOTHER = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512
 """What is known of a node: it names a time or a number; it is a turn that tells nothing; it ends with a question; it is
 a turn of few words; it is the user's, or known beside turns; it is about the turn before, a question that it answers or
 what it corrects or completes; it is about the own turn before that one, too; it quotes somebody who speaks of
-themselves."""
+themselves; it tells of a relative or a friend of the user alone."""
 _NODE_TERMS: Final = 10
 """A node without terms takes as long to read as a node of so many, about."""
 _FEW: Final = 4
@@ -189,8 +192,6 @@ class ScopeIndex:
         self.keys: list[str] = []
         self.numbers: dict[str, int] = {}
         """The number of each key."""
-        if len({node.key for node in nodes}) < len(nodes):
-            raise Unfit("two of its nodes have one id")
         self._size = 0
         """Bytes of all strings, pairs and postings, never too few: a character takes up to 4."""
         self.vectors: Vectors | None = None
@@ -198,6 +199,8 @@ class ScopeIndex:
         """The time of the last node."""
         self._limited: dict[int, tuple[str | None, str | None]] = {}
         """The nodes whose validity begins or ends."""
+        self.stated: dict[int, StatedTime] = {}
+        """When turns of users hold by what they say themselves, of those that say it."""
         self.days: list[str] = []
         """The days of the nodes, the first one first."""
         self.days_of = array("I")
@@ -252,9 +255,7 @@ class ScopeIndex:
 
         While they are read, the index is always as if there were no others than those read.
         """
-        ordered = _in_order(nodes)
-        if len({node.key for node in nodes} - self.numbers.keys()) < len(nodes):
-            raise Unfit("two of its nodes have one id")
+        ordered = _in_order(nodes, self.numbers)
         if ordered and ordered[0].time <= self.newest:
             raise Unfit("a node that was added is not later than the others")
         self._waiting = ordered[::-1]
@@ -279,6 +280,9 @@ class ScopeIndex:
         self.total_length += node.length
         self._unread = node.terms.split(" ") if node.terms else []
         self.flags.append(_flags_of(node, self._unread))
+        if node.role == "user" and (stated := stated_time(node.said, node.time)) != ALWAYS:
+            self.stated[number] = stated
+            self._size += _STATED_BYTES
         self.starts.append(len(self.sequences))
         self._link(number, node)
 
@@ -378,7 +382,7 @@ class ScopeIndex:
     def bytes(self) -> int:
         """The size: never less than it is, and at most about twice as much."""
         lists = (
-            self.keys, self.numbers, self.lengths, self._postings, self._limited, self.days,
+            self.keys, self.numbers, self.lengths, self._postings, self._limited, self.stated, self.days,
             self.days_of, self._term_numbers, self._terms, self.sequences, self.starts, self.flags, self.before,
             self.after, self.sessions, self.session_lengths, self._last, self.authors, self._authors, self.names,
         )  # fmt: skip
@@ -512,8 +516,10 @@ def column(numbers: array[int]) -> Numbers:
     return np.frombuffer(numbers, dtype=f"u{numbers.itemsize}").astype(np.int64)
 
 
-def _in_order(nodes: Iterable[IndexedNode]) -> list[IndexedNode]:
-    """Return nodes in the order of their numbers."""
+def _in_order(nodes: Sequence[IndexedNode], there: Collection[str] = frozenset()) -> list[IndexedNode]:
+    """Return nodes in the order of their numbers. Raises ``Unfit`` if one has the key of another, or one of these."""
+    if len({node.key for node in nodes}.difference(there)) < len(nodes):
+        raise Unfit("two of its nodes have one id")
     ordered = sorted(nodes, key=lambda node: node.key, reverse=True)
     ordered.sort(key=lambda node: node.time)
     return ordered
@@ -547,6 +553,7 @@ def _flags_of(node: IndexedNode, of_node: Sequence[str]) -> int:
         | SHORT * (is_turn and tells_words(of_node) < _FEW)
         | USERS * (node.role == "user" or not is_turn)
         | QUOTES * quotes_another(node.said)
+        | ANOTHER * tells_of_another(node.said)
     )
 
 

@@ -11,6 +11,7 @@ Each signal says what it measures:
 - ``own``, ``named``: the question is in the first person and it is the user's, or it names its author. The latter
   counts less, because questions name the wrong person, too.
 - ``latest``: of all that says as much, the user told it last, or last before the time that is asked about.
+- ``over``: by its own words ("until Friday") it does not hold on the days that are asked about.
 - ``asks``, ``empty``, ``short``: it ends with a question, tells nothing, or has few words.
 - ``condenses``: it is a summary, which repeats the words of many turns: what a user stated in one goes before it.
 - ``vector``: it is near by meaning. ``first_hits``: it holds words that the first hits have in common.
@@ -41,6 +42,7 @@ WEIGHTS: Final[Mapping[str, float]] = {
     "own": 0.45,
     "named": 0.3,
     "latest": 0.6,
+    "over": -0.4,
     "asks": -0.2,
     "empty": -0.2,
     "short": -0.2,

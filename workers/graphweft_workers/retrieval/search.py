@@ -29,13 +29,14 @@ from graphweft_workers.retrieval.fulltext import by_words
 from graphweft_workers.retrieval.indexes import Indexes
 from graphweft_workers.retrieval.questions import RankedQuestion, read_question
 from graphweft_workers.retrieval.ranking import GRID, Handle, Hit, beside, cosine, falling, fused
-from graphweft_workers.retrieval.records import MEMORY_LABEL, STATEMENT, SUMMARY
+from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, STATEMENT, SUMMARY
 from graphweft_workers.retrieval.scope_index import Mask, ScopeIndex
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes, read_index
 from graphweft_workers.retrieval.scope_ranking import FITTING, LEAST, rank
 from graphweft_workers.retrieval.signals import KindIndex, Near, content_terms
+from graphweft_workers.retrieval.stated_time import stated_time
 from graphweft_workers.retrieval.statements import Statement
-from graphweft_workers.retrieval.targets import pinned, searched
+from graphweft_workers.retrieval.targets import is_of_another, pinned, searched
 from graphweft_workers.support.timing import TIMING, RetrievalTiming
 from graphweft_workers.text.terms import query_terms
 
@@ -45,8 +46,9 @@ type _Kind = IndexType | Literal["words"]
 _EMBEDDING: Final = 0.5
 """Share of the remaining time that the embedder may take."""
 _KNOWN: Final = frozenset({"fact", "preference", "statement"})
-_ENDING: Final = frozenset({(MEMORY_LABEL,), (STATEMENT,)})
+_ENDING: Final = frozenset({(MEMORY_LABEL,), (STATEMENT,), (FACT,)})
 """Labels of the nodes that end by statements."""
+_SAID: Final = frozenset({"memory", "statement"})
 _FIRST: Final = ("text", "score")
 _WIDEST: Final = 1_000
 """Limit of hits among which a search looks for ones that tell something."""
@@ -474,8 +476,15 @@ class _Search:
             else:
                 near = found
         indexes = await self._indexes_of(targets, near)
+        own = None if self._query.memory is None else self._query.memory.user_id
         parts = [
-            KindIndex(of=of, index=index, valid=_valid(of, targets, indexes), condenses=target.labels == (SUMMARY,))
+            KindIndex(
+                of=of,
+                index=index,
+                valid=_valid(of, targets, indexes),
+                condenses=target.labels == (SUMMARY,),
+                of_another=is_of_another(target, own),
+            )
             for of, (target, index) in enumerate(zip(targets, indexes, strict=True))
         ]
         if cosines is None:
@@ -513,7 +522,7 @@ class _Search:
     ) -> None:
         """Read the rows of hits, and which memories and statements have ended, as far as they are not known yet."""
         unread = [hit for hit in hits if (hit.of, hit.handle) not in self._read]
-        unknown = [at for at in ending if targets[at[0]].labels in _ENDING and at not in self._ended]
+        unknown = [at for at in ending if _may_end(targets[at[0]]) and at not in self._ended]
         if unread and unknown:
             await asyncio.gather(self._read_rows(targets, unread), self._look_up_ended(targets, unknown))
         elif unread:
@@ -522,7 +531,8 @@ class _Search:
             await self._look_up_ended(targets, unknown)
 
     async def _look_up_ended(self, targets: Sequence[SearchTarget], keys: Collection[tuple[int, str]]) -> None:
-        """Look up which of the memories and statements have ended."""
+        """Look up which of the memories, statements and facts of conversations have ended."""
+        now = utc_text(self._at)
         wanted = sorted(keys)
         of_scope: dict[tuple[tuple[str, str], ...], list[tuple[int, str]]] = {}
         for at in wanted:
@@ -532,10 +542,10 @@ class _Search:
                 self._dialect, dict(scope),
                 [key for of, key in some if targets[of].labels == (MEMORY_LABEL,)],
                 [key for of, key in some if targets[of].labels == (STATEMENT,)],
+                facts=[key for of, key in some if targets[of].labels == (FACT,)], now=now,
             )
             for scope, some in of_scope.items()
         ]  # fmt: skip
-        now = utc_text(self._at)
         for some, table in zip(of_scope.values(), await self._each(asked), strict=True):
             ended = read_ended(table.rows, now)
             self._ended |= {at: ended.get(at[1]) for at in some}
@@ -692,11 +702,20 @@ class _Search:
             if place is not None:
                 ended = self._ended.get((hit.of, hit.key))
                 until = row[place] if ended is None else ended.until
+                until = until or self._own_end(row, columns)
                 if self._query.as_of is not None and isinstance(until, str) and until > utc_text(self._at):
                     until = None  # what ended later had not ended then
                 row = (*row[:place], until, *row[place + 1 :])
             rows.append((hit, row))
         return rows
+
+    def _own_end(self, row: Sequence[Any], columns: Sequence[str]) -> str | None:
+        """Return the end that a memory or a statement states itself, if it is over."""
+        of = dict(zip(columns, row, strict=True))
+        if of["kind"] not in _SAID or not isinstance(text := of["text"], str):
+            return None
+        ends = stated_time(text, str(of["timestamp"])).ends
+        return f"{ends}T23:59:59.999999Z" if ends and ends < self._today.isoformat() else None
 
     async def _read_rows(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> None:
         others = _columns(targets)[len(_FIRST) :]
@@ -757,6 +776,11 @@ class _Search:
 
     def _left_s(self) -> float:
         return max(self._least_s, self._until - self._clock.monotonic())
+
+
+def _may_end(target: SearchTarget) -> bool:
+    """Tell whether nodes of a target end by statements. Facts of other scopes have no conversation."""
+    return target.labels in _ENDING and (target.labels != (FACT,) or "user_id" in target.scope)
 
 
 def _columns(targets: Sequence[SearchTarget]) -> tuple[str, ...]:

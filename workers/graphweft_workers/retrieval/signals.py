@@ -14,10 +14,11 @@ from typing import Final
 
 import numpy as np
 
-from graphweft_workers.retrieval.questions import RankedQuestion
+from graphweft_workers.retrieval.questions import REQUEST_WORDS, RankedQuestion
 from graphweft_workers.retrieval.ranking import K1, B, idf
 from graphweft_workers.retrieval.scope_columns import ScopeColumns
 from graphweft_workers.retrieval.scope_index import (
+    ANOTHER,
     ASKS,
     EMPTY,
     NUMBER,
@@ -32,7 +33,7 @@ from graphweft_workers.retrieval.scope_index import (
     Numbers,
     ScopeIndex,
 )  # fmt: skip
-from graphweft_workers.text.terms import STOP_WORDS, terms
+from graphweft_workers.text.terms import STOP_WORDS
 
 PASSAGE: Final = 80
 """Terms of a passage: a long turn counts as its best one."""
@@ -50,10 +51,6 @@ _MOST_ADDED: Final = 10
 """Terms of the first hits."""
 _COMMON: Final = 0.1
 """Share of all records from which on a term of the first hits says nothing."""
-_REQUEST_WORDS: Final = frozenset(
-    terms("tell know remember remind recall say please everything anything something give show mention talk")
-)
-"""Words of requests, which say nothing about what is asked for."""
 _BASE: Final = K1 * (1 - B)
 """The part of BM25's divisor that does not depend on a length."""
 _NEAR: Final = 0.45
@@ -84,6 +81,8 @@ class KindIndex:
     """Which records are valid at the time of the question, by number; None: all."""
     condenses: bool = False
     """Whether a record stands for many turns: it holds many words, but few of one thing."""
+    of_another: bool = False
+    """Whether the records are of another user than who asks: their "I" is not the user's."""
 
 
 @dataclass(slots=True)
@@ -143,7 +142,7 @@ def find_signals(
 
 def content_terms(asked: RankedQuestion) -> frozenset[str]:
     """Return the terms of a question that say what it asks for."""
-    return frozenset(asked.terms) - STOP_WORDS - _REQUEST_WORDS
+    return frozenset(asked.terms) - STOP_WORDS - REQUEST_WORDS
 
 
 def linear(signals: Signals, weights: Mapping[str, float]) -> Floats:
@@ -162,6 +161,8 @@ class _Finder:
         self._near = near
         self._of = of = ScopeColumns([part.index for part in parts])
         self._filled = [(place, parts[place]) for place, _ in of.filled]
+        self._is_of_another = np.array([part.of_another for part in parts])
+        """Whether the records of a part are of another user than who asks."""
         self._counts = {term: self._holding(term) for term in asked.terms}
         """How many records hold each term."""
         self._weights = {term: idf(of.count, count) for term, count in self._counts.items()}
@@ -194,14 +195,18 @@ class _Finder:
         values["pairs"] = _scaled(self._pairs(candidates, lengths))
         values["date"] = days[of.days[candidates]]
         for name, flag, applies in (
-            ("when", TIME, asked.is_when), ("number", NUMBER, asked.is_count), ("own", USERS, asked.is_own),
+            ("when", TIME, asked.is_when), ("number", NUMBER, asked.is_count),
             ("asks", ASKS, True), ("empty", EMPTY, True), ("short", SHORT, True),
         ):  # fmt: skip
             if applies:
                 values[name] = (flags & flag != 0).astype(np.float64)
-        values["named"] = of.are_named(candidates, asked.terms) * ~alone
         of_parts = signals.places[: len(candidates)]
+        if asked.is_own:
+            values["own"] = ((flags & USERS != 0) & ~self._is_of_another[of_parts]).astype(np.float64)
+        values["named"] = of.are_named(candidates, asked.terms) * ~alone
         values["condenses"] = np.array([part.condenses for part in self._parts], dtype=np.float64)[of_parts]
+        if asked.days is not None and any(part.index.stated for part in self._parts):
+            values["over"] = np.array([not self._holds(*each) for each in signals.candidates], dtype=np.float64)
         if (latest := self._latest(signals, candidates, covered)) is not None:
             values["latest"] = latest
         if len(self._cosines):
@@ -440,22 +445,38 @@ class _Finder:
     def _latest(self, signals: Signals, candidates: Numbers, covered: Floats) -> Floats | None:
         """Return 1 for what the user told last of all that says as much, half of it for the one before, and so on.
 
-        What quotes somebody's words about themselves tells nothing of the user, and counts for none. It counts half
+        What quotes somebody's words about themselves, or tells of a relative alone, tells nothing of the user, and
+        counts for none, as what by its own words does not hold on the days that are asked about. It counts half
         where the question has no topic: then two texts with the same words may tell different things.
         """
         of, until, most = self._of, self._asked.until, _most(covered)
         if not until or not most:
             return None
-        told = np.flatnonzero((covered > _NEARLY * most) & (of.flags[candidates] & (USERS | EMPTY | QUOTES) == USERS))
+        others = EMPTY | QUOTES | (ANOTHER if self._asked.is_of_user else 0)
+        is_told = (covered > _NEARLY * most) & (of.flags[candidates] & (USERS | others) == USERS)
+        told = np.flatnonzero(is_told & ~self._is_of_another[signals.places[: len(candidates)]])
         days = [of.day_names[int(day)] for day in of.days[candidates[told]]]
-        numbers = signals.numbers[told].tolist()
-        by_time = sorted(zip(days, numbers, told.tolist(), strict=True), key=lambda each: each[:2], reverse=True)
-        by_time = [each for each in by_time if each[0] <= until]
+        by_time = sorted(
+            (
+                (day, number, at)
+                for day, place, number, at in zip(
+                    days, signals.places[told].tolist(), signals.numbers[told].tolist(), told.tolist(), strict=True
+                )
+                if day <= until and self._holds(place, number)
+            ),
+            key=lambda each: each[:2],
+            reverse=True,
+        )
         first = 1.0 if self._asked.has_topic else 0.5
         values = np.zeros(len(candidates))
         for place, (_, _, at) in enumerate(by_time[:_MOST_LATEST]):
             values[at] = first / 2**place
         return values
+
+    def _holds(self, place: int, number: int) -> bool:
+        """Tell whether a record of a part holds by its own words on the days that are asked about."""
+        stated = self._parts[place].index.stated.get(number)
+        return stated is None or self._asked.days is None or stated.holds(*self._asked.days)
 
     def _vectors(self, candidates: Numbers, of_parts: Numbers, words: Floats) -> Floats:
         """Return how near each candidate is; one without a vector is as near as its words say."""

@@ -41,6 +41,7 @@ def searched(query: SearchQuery, *, now: str, since: str) -> tuple[SearchTarget,
 
     What ends must hold at ``now``, or at any time from ``since`` on if that is earlier.
     """
+    own = None if query.memory is None else query.memory.user_id
     found = [target for scope in query.scopes for target in scoped(query.of, scope, now=now)]
     if since < now or query.as_of is not None:
         found = [target if target.valid_at is None else replace(target, valid_since=since) for target in found]
@@ -48,7 +49,20 @@ def searched(query: SearchQuery, *, now: str, since: str) -> tuple[SearchTarget,
             found += [_versions(scope, now=now, since=since) for scope in query.scopes]
     if query.tags or query.metadata:
         found = [target for target in found if target.kind == _MEMORY]
-    return tuple(_filtered(target, query, now) for target in found)
+    return tuple(_filtered(_with_users(target, own), query, now) for target in found)
+
+
+def is_of_another(target: SearchTarget, own: str | None) -> bool:
+    """Return whether the records of a target are of another user than ``own``, who asks, if that is known."""
+    return own is not None and target.scope.get("user_id", own) != own
+
+
+def _with_users(target: SearchTarget, own: str | None) -> SearchTarget:
+    """Return a target whose rows name the user where that may be another than ``own``: each "I" is somebody's."""
+    if "author_name" not in target.shown or (own is not None and target.scope.get("user_id") == own):
+        return target
+    named = "coalesce(node.author_name, CASE node.role WHEN 'user' THEN node.user_id ELSE null END)"
+    return replace(target, expressions={**target.expressions, "author_name": named})
 
 
 def pinned(target: SearchTarget) -> SearchTarget:

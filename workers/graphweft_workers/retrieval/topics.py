@@ -7,11 +7,24 @@ installation has none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from graphweft_workers.text.terms import terms
 
+KIN: Final = (
+    r"(?:mother|mom|mum|father|dad|wife|husband|partner|girlfriend|boyfriend|boss|manager|sister|brother|son|daughter|"
+    r"friend|best friend|colleague|cousin|aunt|uncle|neighbou?r|roommate|flatmate|grandmother|grandma|grandfather|"
+    r"grandpa|niece|nephew)"
+)
+"""Who is near to a user, in English."""
+_GERMAN_KIN: Final = (
+    r"(?:mutter|mama|vater|papa|eltern|frau|mann|partner(?:in)?|freund(?:in)?|chef(?:in)?|schwester|bruder|sohn|tochter|"
+    r"kollegin|kollegen?|cousine?|tante|onkel|nachbar(?:in)?|mitbewohner(?:in)?|oma|opa|nichte|neffen?)"
+)
+_ANOTHER: Final = re.compile(rf"\b(?:(?:my|our) (?:{KIN}|parents)|(?:mein|unser)\w* {_GERMAN_KIN})\b")
+_SELF: Final = re.compile(r"\b(?:i|i['\u2019]\w+|we|we['\u2019]\w+|me|us|ich|wir|mich|mir|uns)\b")
 _TOPICS: Final = (
     ("live reside home address", "live reside home address move relocate flat apartment house settle"),
     ("work job employer profession", "work job employer hired profession career company joined"),
@@ -28,8 +41,8 @@ _TOPICS: Final = (
 _GERMAN: Final = (
     (
         "wohne wohnen lebe adresse zuhause",
-        "wohne wohnen wohnt gewohnt lebe adresse zuhause umziehen umgezogen umzug gezogen eingezogen wohnung haus "
-        "mietvertrag",
+        "wohne wohnen wohnt gewohnt lebe adresse zuhause umziehen umgezogen umzug ziehe gezogen eingezogen wohnung "
+        "haus mietvertrag",
     ),
     (
         "arbeite arbeiten job beruf arbeitgeber firma",
@@ -69,6 +82,17 @@ _TOLD: Final = tuple(
 def predicates_of(told: frozenset[str]) -> list[str]:
     """Return the predicates that a text with these terms may be about."""
     return [each for words, predicates in _TOLD if not words.isdisjoint(told) for each in predicates]
+
+
+def names_another(text: str) -> bool:
+    """Return whether a text in small letters names a relative or a friend of the user: "my sister", "meine Mutter"."""
+    return _ANOTHER.search(text) is not None
+
+
+def tells_of_another(text: str) -> bool:
+    """Return whether a turn tells of a relative or a friend, and not of the user: "My mum lives in Cork." """
+    low = text.casefold()
+    return names_another(low) and _SELF.search(low) is None
 
 
 def alike(asked: Sequence[str], *, is_german: bool = False) -> dict[str, frozenset[str]]:

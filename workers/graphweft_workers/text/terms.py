@@ -387,10 +387,10 @@ def _written_otherwise(word: str, in_text: bool) -> Iterator[str]:
     """Yield the terms of a word as people write it without some of its letters: "Lodz", "Danang", "Muenchen"."""
     if word.isascii():
         return
-    if (folded := _folded(word)) != _without_marks(word):
-        yield from _common_terms(folded, in_text)
+    if (bare := folded(word)) != _without_marks(word):
+        yield from _common_terms(bare, in_text)
     if (umlauts := word.translate(_UMLAUTS)) != word:
-        yield from _common_terms(_folded(umlauts), in_text)
+        yield from _common_terms(folded(umlauts), in_text)
 
 
 def _stems(word: str, latin: str) -> Iterator[str]:
@@ -402,7 +402,7 @@ def _stems(word: str, latin: str) -> Iterator[str]:
     if name is not None and len(word) <= _LONGEST:
         stem = str(_stemmer(name).stemWord(word))
         yield from _plain(stem)
-        yield from _plain(_folded(stem))
+        yield from _plain(folded(stem))
     elif language == "hebrew":  # "in Jerusalem" and "the house" are one word each
         bare = _without_marks(word)
         for _ in range(_MOST_PREFIXES):
@@ -425,7 +425,7 @@ def _without_marks(word: str) -> str:
     return "".join(char for char in normalized("NFD", word) if unicodedata.category(char) != "Mn")
 
 
-def _folded(word: str) -> str:
+def folded(word: str) -> str:
     """Return a word without accents, with plain letters and digits."""
     bare = _without_marks(word).translate(_LETTERS)
     return "".join(str(unicodedata.decimal(char)) if char.isdecimal() else char for char in bare)

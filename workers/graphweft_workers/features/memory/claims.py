@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from graphweft_workers.features.memory.places import PLACES
+from graphweft_workers.features.memory.places import is_place
 from graphweft_workers.features.predicates import SERVICES
 from graphweft_workers.retrieval.empty_turns import tells_nothing
+from graphweft_workers.retrieval.topics import KIN
 from graphweft_workers.text.terms import name_key
 
 LONGEST: Final = 10_000
@@ -108,6 +109,8 @@ class Language:
     """Words of what is past, to come, wished or doubted."""
     parts: re.Pattern[str]
     """What is between two parts of a sentence that each say something in the first person."""
+    aside: re.Pattern[str]
+    """The beginning of what is told beside a claim, in the same part of a sentence."""
     one_of_a_kind: frozenset[str]
     """Relatives and others of whom a user has one."""
 
@@ -214,7 +217,12 @@ def _spelt(text: str) -> str:
 
 def _claim(part: str, language: Language) -> Claim | None:
     """Return the claim that a part of a sentence is, with nothing more than words of time."""
-    part = _with_places(_spelt(part).rstrip(" .!,;"))
+    aside = language.aside.search(part)
+    if aside is not None:
+        if language.undone.search(_spelt(part[aside.start() :])):
+            return None
+        part = part[: aside.start()]
+    part = _with_places(_spelt(_SYMBOLS.sub("", part)).rstrip(" .!,;"))
     for _ in range(_TAILS):
         tail = language.tail.search(part, max(0, len(part) - _LONGEST_TAIL))
         if tail is None:
@@ -238,7 +246,7 @@ def _with_places(part: str) -> str:
         words = part[begin:].split(" ", _LONGEST_PLACE)[:_LONGEST_PLACE]
         for count in range(len(words), 0, -1):
             name = " ".join(words[:count])
-            if name in PLACES and name not in _WORDS_TOO:
+            if is_place(name) and name not in _WORDS_TOO:
                 spelt = " ".join(each.capitalize() for each in words[:count])
                 part = part[:begin] + spelt + part[begin + len(name) :]
                 break
@@ -250,7 +258,7 @@ def _claim_of(match: re.Match[str], form: ClaimForm, language: Language) -> Clai
     what = (groups.get("what") or "").strip()
     if len(what) > _LONGEST_OBJECT or (form.is_name and not _is_name(what)):
         return None
-    if form.is_place and _ARTICLE.sub("", name_key(what)) not in PLACES:
+    if form.is_place and not is_place(_ARTICLE.sub("", name_key(what))):
         return None
     if not what and groups.get("any") is None:
         return None
@@ -277,7 +285,7 @@ def _claim_of(match: re.Match[str], form: ClaimForm, language: Language) -> Clai
 
 def _is_name(what: str) -> bool:
     name = what.removeprefix("the ")
-    return name[:1].isupper() and name not in _NO_NAMES and name.casefold() not in _ORIGINS
+    return name[:1].isalpha() and not name[:1].islower() and name not in _NO_NAMES and name.casefold() not in _ORIGINS
 
 
 _ARTICLE: Final = re.compile(r"^(?:a|an|the|my|our|some|any) ")
@@ -288,6 +296,12 @@ _NO_APOSTROPHE: Final = re.compile(
     r"\b(i(?=m\b|ve\b)|we(?=ve\b)|(?:do|does|did|ca|wo|is|was|has|have|had|would|could|should)n(?=t\b))(m|ve|t)\b",
     re.IGNORECASE,
 )
+_PICTURE: Final = "[\u2190-\u2bff\u3030\u303d\ufe0f\u200d\U0001f000-\U0001faff]"
+_SYMBOLS: Final = re.compile(
+    rf"^(?:{_PICTURE}\s*)+|(?:\s*(?:{_PICTURE}|[:;=8][-o']?[)(DPp3]|(?<=\s)(?:lol|haha\w*|xd|yay)\b))+[\s.!]*$",
+    re.IGNORECASE,
+)
+"""Pictures and smileys around a sentence."""
 _TAILS: Final = 3
 _LONGEST_TAIL: Final = 40
 _SIZE: Final = r"(?:small|little|tiny|big|large|huge|old|new|young|nice|cute|lovely|beautiful)"
@@ -295,7 +309,7 @@ _QUALITY: Final = rf"(?:{_SIZE}|red|green|blue|yellow|black|white|brown|gr[ae]y|
 _VAGUE: Final = re.compile(rf"^(?:{_SIZE} )+", re.IGNORECASE)
 _CALLED: Final = re.compile(r" (?:called|named) (?=[\w' -]+$)", re.IGNORECASE)
 _PET: Final = r"(?:dog|cat|hamster|rabbit|parrot|horse|bird|goldfish|puppy|kitten|turtle)"
-_BEFORE_PLACE: Final = re.compile(r"(?:^|\b(?:in|to|from|out of) )(?=[a-z])")
+_BEFORE_PLACE: Final = re.compile(r"(?:^|\b(?:in|to|from|out of) )(?=[^\W\d_])")
 _LONGEST_PLACE: Final = 3
 """Words of a name of a place that people write in lower case."""
 _WORDS_TOO: Final = frozenset({"nice", "split", "bath", "cork", "us", "jersey", "mobile", "turkey", "chad", "queens"})
@@ -331,7 +345,7 @@ _LEAD: Final = (
     r"last (?:week|month|year|spring|summer|autumn|winter|\w+day)|a (?:week|month) ago)\b[,:!.\s-]*){0,5}"
 )
 _WHEN: Final = (
-    r"(?:(?:19|20)\d\d|yesterday|today|week|month|year|spring|summer|autumn|fall|winter|january|february|march|april|"
+    r"(?:(?:19|20)\d\d|yesterday|today|night|weekend|week|month|year|spring|summer|autumn|fall|winter|january|february|march|april|"
     r"may|june|july|august|september|october|november|december|(?:mon|tues|wednes|thurs|fri|satur|sun)day)"
 )
 _TAIL: Final = (
@@ -350,16 +364,13 @@ _OFTEN: Final = r"(?: (?:really|still|now|just|absolutely|currently|recently|fin
 _I: Final = r"(?:i|we)"
 _I_AM: Final = r"(?:i am|i'm|we are|we're)"
 _I_HAVE: Final = r"(?:i(?: have|'ve)?|we(?: have|'ve)?)"
-_KIN: Final = (
-    r"(?:mother|mom|mum|father|dad|wife|husband|partner|girlfriend|boyfriend|boss|manager|sister|brother|son|daughter|"
-    r"friend|best friend|colleague|cousin|aunt|uncle|neighbou?r|roommate|flatmate|grandmother|grandma|grandfather|"
-    r"grandpa|niece|nephew)"
-)
-_THEY: Final = rf"(?P<who>my {_KIN}(?: (?-i:[A-Z])[\w'-]*)?)"
+_CAPITAL: Final = r"(?-i:[^\W\d_a-z\u00df-\u00f6\u00f8-\u00ff])"
+"""A letter that may begin a name: a capital one, or of a script without. ``_is_name`` looks at the others."""
+_THEY: Final = rf"(?P<who>my {KIN}(?: {_CAPITAL}[\w'-]*)?)"
 _WHAT: Final = r" (?P<what>(?:(?:Dr|Mrs?|Ms|Prof|St)\. )?[^,;:!?()\n]+)"
 _NAME: Final = (
-    r" (?P<what>(?:the )?(?:(?:Dr|Mrs?|Ms|Prof|St)\.? )?(?-i:[A-Z])[\w&-]*"
-    r"(?: (?:(?:de|da|do|la|le|am|der|upon|of|del|di) )?(?-i:[A-Z])[\w&-]*){0,3})"
+    rf" (?P<what>(?:the )?(?:(?:Dr|Mrs?|Ms|Prof|St)\.? )?{_CAPITAL}[\w&-]*"
+    rf"(?: (?:(?:de|da|do|la|le|am|der|upon|of|del|di) )?{_CAPITAL}[\w&-]*){{0,3}})"
 )
 _PARTNER: Final = r"(?:girlfriend|boyfriend|wife|husband|partner|fianc[e\u00e9]e?|spouse)"
 _ONE_SERVICE: Final = f"(?:{'|'.join(SERVICES)})"
@@ -379,6 +390,13 @@ _DATE: Final = (
 _BE_BACK: Final = r"(?:back |over |down |up |out |house )?"
 
 
+_COMPANY: Final = (
+    r"(?: (?:together )?with (?:my|our)(?: (?!(?:in|at|on|from|for|until|till|during|when|while|every|if|because|since)"
+    r"\b)[\w'&-]+){1,10})?"
+)
+"""Behind a home: it says with whom, and no less where."""
+
+
 def _pattern(words: str, predicate: str, **more: bool) -> ClaimForm:
     return ClaimForm(words=re.compile(words, re.IGNORECASE), predicate=predicate, **more)
 
@@ -389,23 +407,23 @@ def _ended(words: str, predicate: str, **more: bool) -> ClaimForm:
 
 _ANYMORE: Final = r" (?P<what>[^,;:!?()\n]+?) (?:anymore|any more|any longer)"
 _MAYBE_ANYMORE: Final = r" (?P<what>[^,;:!?()\n]+?)(?: (?:anymore|any more|any longer))?"
-_AT_FIRM: Final = r"(?: (?:at|for) (?:the )?(?-i:[A-Z])[\w&-]*(?: (?-i:[A-Z])[\w&-]*){0,3})?"
+_AT_FIRM: Final = rf"(?: (?:at|for) (?:the )?{_CAPITAL}[\w&-]*(?: {_CAPITAL}[\w&-]*){{0,3}})?"
 _ENGLISH: Final = (
     # Where somebody lives
     _ended(rf"{_I}{_OFTEN} no longer live (?:in|at){_NAME}", "lives in", is_name=True),
     _ended(rf"{_I}{_OFTEN} (?:don't|do not) live (?:in|at){_ANYMORE}", "lives in", is_name=True),
     _ended(rf"{_I_HAVE}{_OFTEN} moved (?:away from|out of){_NAME}", "lives in", is_name=True),
-    _pattern(rf"{_I}{_OFTEN} (?:live|reside) (?:in|at|on){_NAME}", "lives in", is_name=True),
+    _pattern(rf"{_I}{_OFTEN} (?:live|reside) (?:in|at|on){_NAME}{_COMPANY}", "lives in", is_name=True),
     _pattern(
-        rf"(?:{_I_AM}|{_I_HAVE} been){_OFTEN} (?:living|based|settled) (?:in|at){_NAME}",
+        rf"(?:{_I_AM}|{_I_HAVE} been){_OFTEN} (?:living|based|settled) (?:in|at){_NAME}{_COMPANY}",
         "lives in", is_name=True,
     ),
     _pattern(
-        rf"{_I_HAVE}{_OFTEN} moved {_BE_BACK}(?:from (?-i:[A-Z])[\w -]*? )?to{_NAME}",
+        rf"{_I_HAVE}{_OFTEN} moved {_BE_BACK}(?:from {_CAPITAL}[\w -]*? )?to{_NAME}{_COMPANY}",
         "lives in", is_name=True, is_place=True,
     ),
     _pattern(
-        rf"{_I_HAVE}{_OFTEN} (?:relocated|moved house) (?:from (?-i:[A-Z])[\w -]*? )?to{_NAME}",
+        rf"{_I_HAVE}{_OFTEN} (?:relocated|moved house) (?:from {_CAPITAL}[\w -]*? )?to{_NAME}",
         "lives in", is_name=True,
     ),
     _pattern(rf"{_I_HAVE}{_OFTEN} settled (?:down )?in{_NAME}", "lives in", is_name=True),
@@ -466,11 +484,11 @@ _ENGLISH: Final = (
         "has partner", is_name=True,
     ),
     _ended(
-        rf"(?P<what>(?-i:[A-Z])[\w'-]*) and i(?: have|'ve)?{_OFTEN} (?:broke(?:n)? up|split up|separated|"
+        rf"(?P<what>{_CAPITAL}[\w'-]*) and i(?: have|'ve)?{_OFTEN} (?:broke(?:n)? up|split up|separated|"
         rf"divorced|got divorced|are (?:divorced|separated|no longer together|not together any\s*more))",
         "has partner", is_name=True,
     ),
-    _ended(r"(?P<what>(?-i:[A-Z])[\w'-]*) (?:has )?(?:left|dumped) me", "has partner", is_name=True),
+    _ended(rf"(?P<what>{_CAPITAL}[\w'-]*) (?:has )?(?:left|dumped) me", "has partner", is_name=True),
     _ended(
         rf"my {_PARTNER} (?:and i (?:have )?(?:broke(?:n)? up|split up|separated|divorced|got divorced)|"
         rf"(?:has )?(?:left|dumped) me)(?P<any>)", "has partner",
@@ -493,10 +511,10 @@ _ENGLISH: Final = (
         "has partner", is_name=True,
     ),
     _pattern(
-        rf"(?P<what>(?-i:[A-Z])[\w'-]*) and i (?:are|got){_OFTEN} (?:married|engaged|together|dating|a couple)",
+        rf"(?P<what>{_CAPITAL}[\w'-]*) and i (?:are|got){_OFTEN} (?:married|engaged|together|dating|a couple)",
         "has partner", is_name=True,
     ),
-    _pattern(rf"(?P<what>(?-i:[A-Z])[\w'-]*) is{_OFTEN} my (?:new )?{_PARTNER}", "has partner", is_name=True),
+    _pattern(rf"(?P<what>{_CAPITAL}[\w'-]*) is{_OFTEN} my (?:new )?{_PARTNER}", "has partner", is_name=True),
     # What somebody has one of
     _pattern(
         rf"my{_OFTEN} (?:(?:new|current) )?(?P<of>{_ONE_SERVICE}) is{_OFTEN} (?:(?:called|named) )?{_NAME[1:]}",
@@ -507,13 +525,17 @@ _ENGLISH: Final = (
     _pattern(rf"{_I} was born on (?:the )?{_DATE}", "is born on"),
     _pattern(rf"{_I_AM}{_OFTEN} (?P<what>\d{{1,3}})(?: years old)?", "is aged"),
     _pattern(
+        rf"(?:my|our){_OFTEN} (?:(?:new|current|home) )*address is{_OFTEN} (?P<what>(?:[\w'.-]+ ){{0,5}}\d+[\w-]*"
+        r"(?:,? [\w'.-]+){0,8})", "has address",
+    ),
+    _pattern(
         rf"my{_OFTEN} (?:new )?(?:phone|mobile|cell|telephone)(?: number)? is{_OFTEN} (?P<what>[+(]?\d[\d ()/-]+)",
         "has phone number",
     ),
     _pattern(rf"my{_OFTEN} (?:new )?e-?mail(?: address)? is{_OFTEN} (?P<what>\S+@\S+)", "has e-mail address"),
     _pattern(
         rf"(?:{_I}{_OFTEN} drive|my{_OFTEN} (?:new )?car is) (?:an?|the) (?:{_QUALITY} "
-        rf"){{0,3}}(?P<what>(?-i:[A-Z])[\w-]*)(?: (?-i:[A-Z])[\w-]*)?", "drives", is_name=True,
+        rf"){{0,3}}(?P<what>{_CAPITAL}[\w-]*)(?: {_CAPITAL}[\w-]*)?", "drives", is_name=True,
     ),
     _ended(
         rf"{_I_AM}{_OFTEN} (?:no longer|not) (?:an? )?(?P<what>vegetarian|vegan|pescatarian)(?: any\s*more)?", "eats as"
@@ -547,12 +569,12 @@ _ENGLISH: Final = (
     _ended(rf"{_I}{_OFTEN} no longer (?:have|own) (?:an?|my|our){_WHAT}", "has", is_kind=True),
     _ended(rf"{_I}{_OFTEN} (?:don't|do not) (?:have|own) (?:an?|my|our){_ANYMORE}", "has", is_kind=True),
     _ended(
-        rf"(?:my|our) (?P<what>(?:{_QUALITY} )*{_PET})(?: (?P<name>(?-i:[A-Z])[\w'-]*))? "
+        rf"(?:my|our) (?P<what>(?:{_QUALITY} )*{_PET})(?: (?P<name>{_CAPITAL}[\w'-]*))? "
         r"(?:(?:has )?(?:died|passed away|run away|ran away)|is dead)", "has", is_kind=True,
     ),
     _pattern(
         rf"(?:my|our) (?:new )?(?P<what>{_PET})(?: is{_OFTEN} (?:called|named)|'s name is) "
-        r"(?P<name>(?-i:[A-Z])[\w'-]*)", "has", is_kind=True,
+        rf"(?P<name>{_CAPITAL}[\w'-]*)", "has", is_kind=True,
     ),
     _pattern(rf"{_I_HAVE}{_OFTEN} (?:adopted|bought|own|got|have) (?:an?|my|our){_WHAT}", "has", is_kind=True),
     _pattern(rf"{_I}{_OFTEN} (?:have|own) an?{_WHAT}", "has", is_kind=True),
@@ -607,6 +629,8 @@ ENGLISH: Final = Language(
     parts=re.compile(r"\s*(?:,|;)\s*(?:(?:and|but|so) )?(?=(?:i|i'?m|i'?ve|my|we|we'?ve|our|now)\b)"
                      r"| (?:and|but) (?=(?:i|i'?m|i'?ve|my|we|we'?ve|our|now)\b)"
                      r"|\s*, so (?!(?:far|to (?:speak|say)|they say|it seems|much)\b)", re.IGNORECASE),
+    aside=re.compile(r"\s*[,;] (?:and )?(?:it|it's|everything|everybody|everyone|they|they're|there's)\b"
+                     r"(?! (?:say|says|seems?|looks?|appears?|claim|think|depends)\b)", re.IGNORECASE),
     one_of_a_kind=frozenset({
         "mother", "mom", "mum", "father", "dad", "wife", "husband", "partner", "girlfriend", "boyfriend", "boss",
         "manager",

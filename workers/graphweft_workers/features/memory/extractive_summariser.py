@@ -9,8 +9,9 @@ only, in messages of the role ``user``, if a sentence, or a part behind a comma,
   ``don't want``, ``can't stand``
 
 Questions and sentences with ``if`` are skipped. Irony and quotations are taken literally. A value ends at the next
-comma, full stop, ``and``, ``but`` or similar, so ``Trinidad and Tobago`` becomes ``Trinidad``. Times within a sentence
-(``until May``) are ignored: a fact is valid from when it was said. A withdrawn preference stays beside the later one.
+comma, full stop, ``and``, ``but`` or similar, so ``Trinidad and Tobago`` becomes ``Trinidad``, unless the sentence is a
+claim, whose object is exact. Times within a sentence (``until May``) are ignored: a fact is valid from when it was
+said. A withdrawn preference stays beside the later one.
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ def _rest(message: MemoryText) -> str:
 
 
 def _sentences(text: str) -> list[str]:
-    found = [" ".join(part.split()) for part in _END.split(text)]
+    found = [" ".join(part.split()).lstrip(",; ") for part in _END.split(text)]
     return [part if len(part) <= _LONGEST_SENTENCE else f"{part[: _LONGEST_SENTENCE - 1]}…" for part in found if part]
 
 
@@ -262,7 +263,7 @@ def _facts(messages: Sequence[MemoryText], scope: MemoryScope) -> tuple[Extracte
         # With a user id, the subject is always "user": author names may be missing or change.
         subject = "user" if scope.user_id is not None else speaker(message)
         name = message.author_name or "The user"
-        for predicate, object, text in _stated(sentence):
+        for predicate, object, text in _stated(sentence, message.time.year):
             key = (subject.casefold(), predicate.casefold())
             at = last.get(key)
             if at is not None and found[at].object.casefold() == object.casefold():
@@ -283,11 +284,13 @@ def _facts(messages: Sequence[MemoryText], scope: MemoryScope) -> tuple[Extracte
     return tuple(found[-_MOST:])
 
 
-def _stated(sentence: str) -> Iterator[tuple[str, str, str]]:
-    """Yield predicate, object and the sentence without its subject."""
+def _stated(sentence: str, year: int) -> Iterator[tuple[str, str, str]]:
+    """Yield predicate, object and the sentence without its subject; the object of a claim is exact."""
+    claims = (each.claim for each in statements(sentence, year=year))
+    claimed = {claim.predicate: claim.object for claim in claims if claim is not None and claim.holds}
     for pattern, predicate in _FACTS:
         for match in pattern.finditer(sentence):
-            what = _what(match)
+            what = claimed.get(predicate) or _what(match)
             yield predicate, what, f"{predicate} {what}"
     for match in _ALLERGIC.finditer(sentence):
         what = _what(match)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from graphweft_workers.text.terms import folded
+
 _NAMES: Final = (
     "aalborg|aarhus|aberdeen|abidjan|abu dhabi|abuja|accra|adak|addis ababa|adelaide|aden|afghanistan|africa|"
     "ahmedabad|alabama|alaska|albania|alberta|albuquerque|alexandria|algeria|algiers|almaty|amman|amsterdam|anadyr|"
@@ -85,5 +87,13 @@ _NAMES: Final = (
     "yancowinna|yangon|yap|yekaterinburg|yellowknife|yemen|yerevan|yokohama|york|zagreb|zambia|zaporozhye|zaragoza|"
     "zimbabwe|zurich"
 )
-PLACES: Final = frozenset(_NAMES.split("|"))
-"""Countries, their larger cities and some regions, in lower case."""
+_PLACES: Final = frozenset(_NAMES.split("|"))
+"""Countries, their larger cities and some regions, in lower case and without accents."""
+_DOUBLED: Final = str.maketrans({"\u00e5": "aa", "\u00e4": "ae", "\u00f6": "oe", "\u00f8": "oe", "\u00fc": "ue"})
+
+
+def is_place(name: str) -> bool:
+    """Tell whether a name in lower case is that of a place: "malmo", "malm\u00f6", "aarhus" or "\u00e5rhus"."""
+    return name in _PLACES or (
+        not name.isascii() and (folded(name) in _PLACES or folded(name.translate(_DOUBLED)) in _PLACES)
+    )

@@ -1,0 +1,354 @@
+"""How long a text holds by what it says itself: "until Friday", "for two weeks", "my trial ends on 5 May". Pure.
+
+In English and German. The days count from the one on which it was said, so they are the same whenever it is asked for.
+In doubt a text holds without an end: what is past ("I was in Rome until Friday"), how long something has lasted ("for
+two weeks now", "seit zwei Wochen"), and a time of the day ("until 8"). Of what may mean two days, the later one counts:
+"until May" ends with May.
+"""
+
+from __future__ import annotations
+
+import re
+from calendar import monthrange
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Final
+
+from graphweft_workers.retrieval.empty_turns import tells_nothing
+from graphweft_workers.retrieval.periods import COUNTS, LOOSE, MONTHS, WEEKDAYS, YEAR, count_of, names_of, number_of
+
+LONGEST: Final = 300
+"""Characters: a longer text tells more than what ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedTime:
+    """The first and the last day of what a text tells, such as ``2026-12-04``; empty if it says none."""
+
+    begins: str = ""
+    ends: str = ""
+
+    def holds(self, first: str, last: str) -> bool:
+        """Tell whether it holds on one of the days from ``first`` to ``last``."""
+        return self.begins <= last and (not self.ends or first <= self.ends)
+
+
+ALWAYS: Final = StatedTime()
+
+
+def stated_time(text: str, said: str) -> StatedTime:
+    """Return when a text holds that was said at a time such as ``2026-12-01T10:00:00Z``.
+
+    Each of its parts that tells something must say its end; the last one counts.
+    """
+    if len(text) > LONGEST:
+        return ALWAYS
+    low = text.casefold()
+    if not any(name in low for name in _NAMES) and _DIGIT.search(low) is None:
+        return ALWAYS
+    try:
+        day = date.fromisoformat(said[:10])
+        parts = [part for each in _PART.split(text) if (part := each.strip(" !,;")) and _tells(part)]
+        found = [_time_of(part.casefold().replace("\u2019", "'"), day) for part in parts]
+    except (ValueError, OverflowError):  # no time, or days beyond the last year
+        return ALWAYS
+    if not found or (None, None) in found:
+        return ALWAYS
+    begins = [each[0] for each in found]
+    ends = [each[1] for each in found]
+    return StatedTime(
+        begins=max((each.isoformat() for each in begins if each is not None), default=""),
+        ends="" if None in ends else max(each.isoformat() for each in ends if each is not None),
+    )
+
+
+type _Days = tuple[date | None, date | None]
+"""The first and the last day; None for none."""
+type _Reader = Callable[[re.Match[str], date], _Days | None]
+
+
+def _tells(part: str) -> bool:
+    return _GREETING.fullmatch(part) is None and not tells_nothing(part, "user")
+
+
+def _time_of(part: str, said: date) -> _Days:
+    """Return the days of a part of a text, in small letters."""
+    if _NEVER.search(part) or _PAST.search(part):
+        return None, None
+    begin = _first(_FROM, part, said)
+    end = _first(_UNTIL, part, said)
+    if end is None and _PRESENT.search(part) and (during := _first(_DURING, part, said)) is not None:
+        begin, end = begin or during, None if _CHANGE.search(part) else during
+    if begin is None and end is None and (_FUTURE.search(part) or _CHANGE.search(part)):
+        begin = _first(_COMING, part, said)
+    first, last = begin[0] if begin else None, end[1] if end else None
+    if last is not None and last < said:
+        return None, None
+    return first if first is not None and first > said else None, last
+
+
+def _first(patterns: Sequence[tuple[re.Pattern[str], _Reader]], part: str, said: date) -> _Days | None:
+    """Return the days of the first pattern that finds some."""
+    for pattern, read in patterns:
+        for match in pattern.finditer(part):
+            if (found := read(match, said)) is not None:
+                return found
+    return None
+
+
+def _day(match: re.Match[str], said: date) -> _Days | None:
+    """Return the days that the group ``day`` names: the first one such from the day on which it was said."""
+    for pattern, read in _DAYS:
+        if (found := pattern.fullmatch(match["day"])) is not None:
+            return read(found, said)
+    return None
+
+
+def _date(match: re.Match[str], said: date) -> _Days | None:
+    parts = match.groupdict()
+    month = int(parts["number"]) if parts.get("number") else number_of(match["month"], MONTHS)
+    year = int(parts["year"]) if parts.get("year") else None
+    day = int(parts["of_month"]) if parts.get("of_month") else None
+    for each in range(said.year, said.year + 5) if year is None else (year,):  # 29 February
+        try:
+            first = date(each, month, day or 1)
+        except ValueError:
+            continue
+        last = first if day else _end_of_month(first)
+        if year is not None or last >= said:
+            return first, last
+    return None
+
+
+def _of_month(match: re.Match[str], said: date) -> _Days | None:
+    """Return "the 15th" of this month or the next."""
+    day = int(match["of_month"] or match["am"])
+    for months in range(3):
+        first = _months_on(said.replace(day=1), months)
+        if 1 <= day <= _end_of_month(first).day and (found := first.replace(day=day)) >= said:
+            return found, found
+    return None
+
+
+def _weekday(match: re.Match[str], said: date) -> _Days:
+    """Return the next such day; "next Friday" may be that of this week, or of the next."""
+    number = number_of(match["weekday"], WEEKDAYS) - 1
+    coming = said + timedelta(days=(number - said.weekday() - 1) % 7 + 1)
+    if match["next"]:
+        monday = said + timedelta(days=7 - said.weekday())
+        return coming, max(coming, monday + timedelta(days=number))
+    return coming, coming
+
+
+def _weekend(match: re.Match[str], said: date) -> _Days:
+    """Return Saturday and Sunday, or what is left of them."""
+    sunday = said + timedelta(days=6 - said.weekday() + (7 if match.groupdict().get("next") else 0))
+    return max(said, sunday - timedelta(days=1)), sunday
+
+
+def _calendar(match: re.Match[str], said: date) -> _Days:
+    """Return this week, month or year, or the next; ``end`` stands for its last day."""
+    on = 1 if match.groupdict().get("next") else 0
+    unit = match["unit"][0]
+    if unit == "w":
+        first = said + timedelta(days=7 * on - said.weekday())
+        last = first + timedelta(days=6)
+    elif unit == "m":
+        first = _months_on(said.replace(day=1), on)
+        last = _end_of_month(first)
+    else:
+        first, last = date(said.year + on, 1, 1), date(said.year + on, 12, 31)
+    return (last, last) if match.groupdict().get("end") else (max(first, said), last)
+
+
+def _year(match: re.Match[str], said: date) -> _Days:
+    return date(int(match["year"]), 1, 1), date(int(match["year"]), 12, 31)
+
+
+def _days_on(days: int) -> _Reader:
+    def read(_: re.Match[str], said: date) -> _Days:
+        return said + timedelta(days=days), said + timedelta(days=days)
+
+    return read
+
+
+def _span(match: re.Match[str], said: date) -> _Days:
+    """Return so many days, weeks, months or years from the day on which it was said; "a few" may be one more."""
+    count = count_of(match["count"]) + (match["count"] in LOOSE)
+    unit = match["unit"][0]
+    days = {"d": 1, "t": 1, "w": 7}.get(unit)
+    if days is not None:
+        return said, said + timedelta(days=count * days)
+    return said, _months_on(said, count * (1 if unit == "m" else 12))
+
+
+def _after_span(match: re.Match[str], said: date) -> _Days:
+    last = _span(match, said)[1]
+    return last, last
+
+
+def _months_on(day: date, months: int) -> date:
+    month = day.year * 12 + day.month - 1 + months
+    year, number = divmod(month, 12)
+    return date(year, number + 1, min(day.day, monthrange(year, number + 1)[1]))
+
+
+def _end_of_month(day: date) -> date:
+    return day.replace(day=monthrange(day.year, day.month)[1])
+
+
+_NAMES: Final = (
+    "day", "week", "month", "year", "night", "morning", "evening", "tag", "mittwoch", "sonnabend", "woche", "monat",
+    "jahr", "heute", "morgen", *sorted({name[:3] for names in MONTHS for name in names}),
+)  # fmt: skip
+"""A text with none of these, and no digit, names no day."""
+_DIGIT: Final = re.compile(r"\d")
+_SPEAKER: Final = (
+    r"(?:i|i['\u2019]\w+|my|we|we['\u2019]\w+|our|he|she|they|it|it['\u2019]s|the|there|ich|mein\w*|wir|unser\w*|er|sie|es|der|"
+    r"die|das)\b"
+)
+_PART: Final = re.compile(
+    r"(?<!\b(?:Dr|Mr|Ms|St)\.)(?<!\bMrs\.)(?<!\bProf\.)(?<=[^\d\s][.!?])\s+|[\r\n;]+|"
+    rf",? (?:and|but|so|und|aber|denn) (?={_SPEAKER})",
+    re.IGNORECASE,
+)
+_GREETING: Final = re.compile(
+    r"(?:(?:hi|hey|hello|thanks|thank you|please|ok|okay|sure|yes|no|well|oh|by the way|btw|fyi|just so you know|good "
+    r"(?:morning|day|evening|news)|hallo|danke|bitte|ja|nein|guten (?:morgen|tag|abend)|\u00fcbrigens|zur info|all|"
+    r"everyone|everybody|zusammen|there|again)\b[\s,.!:]*)+",
+    re.IGNORECASE,
+)
+_NEVER: Final = re.compile(
+    rf"\b(?:every|each|always|usually|normally|often|mostly|whenever|daily|weekly|immer|jede[nmrs]?|t\u00e4glich|meistens|"
+    rf"normalerweise|oft|since|seit)\b|\b(?:{names_of(WEEKDAYS)})(?:s\b| (?:mornings|afternoons|evenings|nights))|"
+    rf"\b(?:{names_of(WEEKDAYS)})s?(?: (?:until|till|through|thru|to|bis)| ?[-\u2013]) "
+    rf"?(?:{names_of(WEEKDAYS)})"
+)
+"""What is a habit, or began before."""
+_PAST: Final = re.compile(
+    r"\b(?:was|were|wasn't|weren't|had|did|didn't|used to|went|came|spent|took|met|saw|made|gave|yesterday|ago|"
+    r"last (?:week|month|year|night|\w+day)|(?:have|has|'ve|\w's) (?:just |already |also |only )?(?:been|\w+ed|lived|"
+    r"worked)|(?:i|we|he|she|they|it|you)(?: \w+ly| just| already| also| only)? (?!need\b)\w{2,}ed|"
+    r"war|waren|warst|hatte|hatten|wurde|wurden|blieb|blieben|ging|gingen|fuhr|fuhren|wohnte|arbeitete|lebte|gestern|"
+    r"letzte[nmrs]?|gewesen|geblieben|gefahren|gereist|"
+    rf"vor (?:\d+|{names_of(COUNTS)}) \w+|(?:habe|hast|hat|haben)\b.*\b(?:ge\w+(?:t|en)|\w+iert))\b"
+)
+_PRESENT: Final = re.compile(
+    r"\b(?:am|is|are|isn't|aren't|will|won't|i'm|we're|they're|he's|she's|it's|\w+'ll|staying|"
+    r"have|has|'ve got|'s got|"
+    r"(?:i|we)(?: only| just| still| also)? (?:work|stay|live|use|need|take|drive|sleep|share|teach|rent|cover)\b|"
+    r"bin|bist|ist|sind|seid|bleibe|bleiben|bleibt|werde|wird|werden|wohne|wohnen|arbeite|arbeiten|habe|hat|haben|"
+    r"brauche|nehme|fahre|mache|nutze|schlafe|vertrete|gilt|gelten)\b"
+    r"|\b(?:week|month|year|weekend|today|tonight|woche|monat|jahr|wochenende|heute)(?=: )"
+)
+_FUTURE: Final = re.compile(r"\b(?:will|won't|\w+'ll|going to|gonna|werde|wird|werden)\b")
+_CHANGE: Final = re.compile(
+    r"\b(?:(?:am|i'm|is|are|we're|be|'ll|will|going to) (?:move|start|join|leave|change|switch|become|marry|quit|"
+    r"retire|"
+    r"(?:mov|start|join|leav|chang|switch|becom|gett|marry|quitt|retir)ing)|ziehe|ziehen|zieht|umziehen|wechsle|wechseln|"
+    r"fange|fangen|beginne|beginnen|starte|starten)\b"
+)
+"""What happens once, and lasts."""
+_MONTH: Final = rf"(?P<month>{names_of(MONTHS)})\b\.?"
+_OF_MONTH: Final = r"(?P<of_month>\d{1,2})"
+_YEAR: Final = rf"(?:,? {YEAR}\b)"
+_NEXT: Final = (
+    r"(?:(?P<next>next|n\u00e4chste[nmrs]?|kommende[nmrs]?)|this|the|this coming|the coming|diese[nmrs]?|de[nmrs])"
+)
+_TIME_OF_DAY: Final = r"(?: (?:morning|noon|afternoon|evening|night|fr\u00fch|mittag|nachmittag|abend))?"
+_UNIT: Final = r"(?P<unit>week|month|year|woche|monat|jahr)(?:e?s)?"
+_DAYS: Final[Sequence[tuple[re.Pattern[str], _Reader]]] = tuple(
+    (re.compile(pattern), read)
+    for pattern, read in (
+        (rf"{YEAR}-(?P<number>\d{{1,2}})-{_OF_MONTH}", _date),
+        (rf"{_OF_MONTH}\. ?(?P<number>\d{{1,2}})\.(?: ?{YEAR})?", _date),
+        (rf"{_OF_MONTH}(?:st|nd|rd|th|\.)?(?: of)? {_MONTH}{_YEAR}?", _date),
+        (rf"{_MONTH} {_OF_MONTH}(?:st|nd|rd|th)?\b{_YEAR}?", _date),
+        (rf"(?:(?:the )?end of |ende ){_MONTH}{_YEAR}?", _date),
+        (rf"{_MONTH}{_YEAR}?", _date),
+        (rf"(?:the )?(?P<end>end) of (?:the |this |(?P<next>next )){_UNIT}", _calendar),
+        (rf"(?P<end>ende) (?:de[rs] |diese[rs] |(?P<next>n\u00e4chste[nrs] |kommende[nrs] ))?{_UNIT}", _calendar),
+        (rf"(?:{_NEXT} )?(?P<weekday>{names_of(WEEKDAYS)}){_TIME_OF_DAY}", _weekday),
+        (rf"(?:{_NEXT} )?(?:weekend|wochenende)", _weekend),
+        (rf"(?P<next>next|n\u00e4chste[nrs]?|kommende[nrs]?) {_UNIT}", _calendar),
+        (rf"(?:this|diese[nrs]?) {_UNIT}", _calendar),
+        (r"today|tonight|this (?:morning|afternoon|evening)|heute(?: abend)?", _days_on(0)),
+        (r"(?:the )?day after tomorrow|\u00fcbermorgen", _days_on(2)),
+        (r"tomorrow(?: (?:morning|noon|afternoon|evening|night))?|morgen(?: (?:fr\u00fch|abend))?", _days_on(1)),
+        (rf"(?:(?:the )?{_OF_MONTH}(?:st|nd|rd|th)|(?:zum|de[mn]) (?P<am>\d{{1,2}})\.)", _of_month),
+        (YEAR, _year),
+    )
+)  # fmt: skip
+"""What may stand behind "until" and "from"; the most exact first."""
+
+
+def _plain(pattern: str) -> str:
+    return re.sub(r"\(\?P<\w+>", "(?:", pattern)
+
+
+_ANY_DAY: Final = rf"(?P<day>{'|'.join(_plain(pattern.pattern) for pattern, _ in _DAYS)})(?!\w)"
+_SOME: Final = (
+    rf"(?P<count>\d{{1,3}}|{names_of(COUNTS)}) (?:more |weitere[nr]? )?"
+    r"(?P<unit>day|week|month|year|tag|woche|monat|jahr)(?:s|e|en|n)?\b(?! (?:now|already|straight|old|alt|her)\b)"
+)
+_AGAIN: Final = (
+    r"(?:(?:the|den|die|next|coming|following|n\u00e4chsten|kommenden|another|about|only|just|etwa|nur|noch) )*"
+)
+
+
+def _table(*pairs: tuple[str, _Reader]) -> Sequence[tuple[re.Pattern[str], _Reader]]:
+    return tuple((re.compile(rf"(?<!\w){pattern}"), read) for pattern, read in pairs)
+
+
+_ENDS: Final = (
+    r"(?:(?:will )?(?:end|expire|run out|finish|close)|ends|expires|runs out|finishes|closes|(?:is|are) (?:up|over)|"
+    r"ending|expiring|last day is)"
+)
+_ENDET: Final = r"(?:endet|enden|verf\u00e4llt|verfallen|erlischt)"
+_UNTIL: Final = _table(
+    (rf"(?:until|till|'?til|up to(?: and including)?)(?: the)? {_ANY_DAY}", _day),
+    (rf"(?<!get )(?<!go )(?<!going )(?:through|thru)(?: the)? {_ANY_DAY}", _day),
+    (rf"from [\w. ]{{1,20}}? to {_ANY_DAY}", _day),
+    (rf"(?:until|till) (?:[\w']+ ){{1,6}}?on {_ANY_DAY}", _day),
+    (rf"bis (?:[\w']+ ){{1,6}}?am {_ANY_DAY}", _day),
+    (rf"bis (?:einschliesslich |inklusive |sp\u00e4testens )?(?:zum |zur )?{_ANY_DAY}", _day),
+    (rf"{_ENDS}(?: on| at| in| by)?(?: the)? {_ANY_DAY}", _day),
+    (rf"{_ENDS} (?:in|within) {_SOME}", _after_span),
+    (rf"(?:lasts?|will last|is valid|are valid|is good)(?: for)? {_AGAIN}{_SOME}", _span),
+    (rf"{_ENDET}(?: \w+){{0,2}}? (?:am |im |zum )?{_ANY_DAY}", _day),
+    (rf"(?:ist|sind)(?: \w+){{0,2}}? (?:am |im |zum )?{_ANY_DAY} (?:vorbei|zu ende|aus)\b", _day),
+    (rf"{_ENDET} (?:schon )?in {_SOME}", _after_span),
+    (rf"l\u00e4uft(?: \w+){{0,2}}? (?:am |im |zum )?{_ANY_DAY} (?:ab|aus)\b", _day),
+    (rf"l\u00e4uft(?: \w+){{0,2}}? in {_SOME} (?:ab|aus)\b", _after_span),
+    (rf"gilt(?: \w+){{0,2}}? {_AGAIN}{_SOME}", _span),
+)  # fmt: skip
+_DURING: Final = _table(
+    (rf"for {_AGAIN}{_SOME}", _span),
+    (rf"the next {_SOME}", _span),
+    (rf"f\u00fcr {_AGAIN}{_SOME}", _span),
+    (rf"(?:die|den) n\u00e4chsten {_SOME}", _span),
+    (rf"(?<!seit )(?<!vor )(?<!\bin ){_SOME} "
+     r"(?:lang|in|im|bei|auf|krank|weg|unterwegs|verreist|hier|da|dort|nicht)\b", _span),
+    (r"(?:for |all )?(?:the rest of )?(?:this|the|(?P<next>next)) (?P<unit>week|month|year)\b(?! of)", _calendar),
+    (r"all (?P<unit>week|month|year)\b", _calendar),
+    (r"(?:(?:den )?rest (?:de[rs]) |diese[nrs]? |(?P<next>n\u00e4chste[nrs]? |kommende[nrs]? ))"
+     r"(?P<unit>woche|monat|jahr)e?s?\b", _calendar),
+    (r"(?:(?P<next>next )|this |over the |for the |the whole )weekend\b", _weekend),
+    (r"(?:\u00fcbers |am |dieses |(?P<next>n\u00e4chstes |kommendes ))wochenende\b", _weekend),
+    (r"(?P<day>today|tonight|this (?:morning|afternoon|evening)|heute(?: abend)?)\b", _day),
+    (r"(?<!guten )(?<!am )(?<!heute )(?P<day>tomorrow|morgen|\u00fcbermorgen|the day after tomorrow)\b", _day),
+)  # fmt: skip
+_FROM: Final = _table(
+    (rf"(?:from|as of|effective|starting|beginning)(?: on| in| from)?(?: the)? {_ANY_DAY}", _day),
+    (rf"(?:starts|begins)(?: on| in)?(?: the)? {_ANY_DAY}", _day),
+    (rf"(?:starts|begins|beginnt|startet) in {_SOME}", _after_span),
+    (rf"(?:ab|beginnt|startet)(?: am| im| de[mn]| zum)? {_ANY_DAY}", _day),
+    (rf"von {_ANY_DAY} an\b", _day),
+)
+_COMING: Final = _table(
+    (rf"(?:in|on|by|am|im|zum)(?: the| de[mn])? {_ANY_DAY}", _day),
+    (rf"in {_SOME}", _after_span),
+    (r"(?P<day>(?:next|n\u00e4chste[nrs]?|kommende[nrs]?) \w+)", _day),
+    (rf"(?P<day>tomorrow|morgen|\u00fcbermorgen|this (?:{names_of(WEEKDAYS)})|(?:{names_of(WEEKDAYS)}))\b", _day),
+)

@@ -54,9 +54,9 @@ class GraphAges:
         Raises ``GraphUnavailable`` if that is not known by the monotonic time ``until``. The graph has said so within
         ``ContextTiming.age_s``.
         """
-        if self.purges.mark is None:
+        if not self.purges.has_read:
             await asyncio.wait([self.purges.read()], timeout=max(0.0, until - self.clock.monotonic()))
-        if self.purges.mark is None:
+        if not self.purges.has_read:
             raise GraphUnavailable("the bus has not said yet whether something was erased: ask again")
         needed = self.purges.needed.get(app_id)
         if needed is None:

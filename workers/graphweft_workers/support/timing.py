@@ -275,14 +275,10 @@ class ModelTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveTiming:
-    """Archivers, and erasures in an archive."""
+    """Archivers."""
 
     letters_s: float = 30.0
     """How often the dead letters are copied."""
-    beat_s: float = 1.0
-    """How often an erasure gives a sign of life."""
-    stale_s: float = 10.0
-    """An erasure that gave none for this long was killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

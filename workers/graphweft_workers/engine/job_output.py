@@ -16,7 +16,7 @@ from graphweft.tracing import with_trace
 from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import DeadLetter, Event, InvalidEvent, PartitionRefused, Transient, wire
 from graphweft_contracts.clock import Clock
-from graphweft_workers.engine.known_erasures import KnownErasures
+from graphweft_workers.engine.log.known_erasures import KnownErasures
 from graphweft_workers.engine.usage.job_account import JobAccount, LossReason
 from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.job import AppWait, JobOutcome, JobSkip, SkipReason

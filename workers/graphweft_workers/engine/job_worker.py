@@ -22,8 +22,8 @@ from graphweft_workers.engine.job_output import FailedApps, JobOutput
 from graphweft_workers.engine.job_progress import JobProgress, WaitingApp
 from graphweft_workers.engine.job_reader import JobReader
 from graphweft_workers.engine.job_tries import JobTries
-from graphweft_workers.engine.known_erasures import KnownErasures
 from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.known_erasures import KnownErasures
 from graphweft_workers.engine.log.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.engine.usage.job_account import WHAT_WAITS, JobAccount, WaitKey
 from graphweft_workers.ports.bus import Bus

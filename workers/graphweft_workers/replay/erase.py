@@ -31,7 +31,7 @@ from graphweft_workers.engine.log.series_store import forget_marks
 from graphweft_workers.engine.usage.waits import count_skips, forget_skips
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.dead_letters import letter_pages
+from graphweft_workers.ports.dead_letters import letter_of_rest, letter_pages
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_basis import GraphBasis, logged_basis
 from graphweft_workers.ports.graph_store import GraphStore
@@ -348,10 +348,7 @@ class Erasure:
     async def _letter_of(self, letter: DeadLetter, offsets: tuple[str, ...]) -> DeadLetter | None:
         """Return the letter for other entries; None if none of them can be read any more."""
         there = await self._reader.entries(letter.partition, offsets)
-        if not there:
-            return None
-        shorter = letter.of_entries(tuple(entry.offset for entry in there))
-        return shorter.model_copy(update={"fields": wire.pack(there[0].fields), "event_id": None})
+        return letter_of_rest(letter, [entry.offset for entry in there], there[0]) if there else None
 
     async def _forget_skips(self) -> list[PlaceOfRemains]:
         """Remove what jobs left out of the app; they count no users."""

@@ -27,9 +27,9 @@ class KnownErasures:
         """Learn of all erasures that were announced before this call. Raises ``BusUnavailable``."""
         await self._purges.read()
 
-    def has_later(self, app_id: str, number: int) -> bool:
-        """Tell whether an erasure of an app is known that is later than the one with a number."""
-        return self._numbers.get(app_id, 0) > number
+    def has_later(self, app_id: str | None, number: int) -> bool:
+        """Tell whether an erasure of an app, or of any for None, is known that is later than the one with a number."""
+        return (self.number if app_id is None else self._numbers.get(app_id, 0)) > number
 
     def _number(self, purges: Purges) -> None:
         for purge in purges.found:

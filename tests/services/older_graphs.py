@@ -110,6 +110,11 @@ class FalkorDBPlace:
         async with contextlib.aclosing(redis.Redis.from_url(self.url)) as client:
             await client.execute_command("GRAPH.DELETE", channels.graph_name(app_id))
 
+    async def change(self, app_id: str, statement: str) -> None:
+        """Change one graph past the store."""
+        async with contextlib.aclosing(redis.Redis.from_url(self.url)) as client:
+            await client.execute_command("GRAPH.QUERY", channels.graph_name(app_id), statement)
+
     async def forget_positions(self) -> None:
         """Leave the graphs alone, as an earlier version did."""
         async with contextlib.aclosing(redis.Redis.from_url(self.url)) as client:

@@ -46,6 +46,11 @@ class GraphObstacles:
         marks = await log.marks()
         basis = await self._basis(app_id)
         way = f"run `graphweft rebuild --app {app_id} --swap`"
+        if is_new(marks) and await self._graph.whole.node_counts(app_id):
+            return (
+                f"the graph of {app_id!r} holds nodes and does not say of which events: somebody has deleted "
+                f"graphweft's own nodes from it: {way}"
+            )
         try:
             preludes = {prelude.number for prelude in await log.preludes()}
         except InvalidSettings as error:

@@ -194,6 +194,19 @@ class AppQueues:
             queue.park(self._given_to(queue), self._before.reported_of(app_id), self._events)
             self._start(queue)
 
+    async def read_again(self, app_id: str, offset: str) -> None:
+        """Let an app that has nothing to do read all its events again: its graph stands at an offset, see ``lost``."""
+        queue = self._queue(app_id)
+        if queue.is_busy:
+            return
+        queue.park(self._given_to(queue), self._before.reported_of(app_id), self._events)
+        self._busy[app_id] = queue
+        try:
+            self._writer.forget(app_id)
+            await self._troubles.meet(queue, self._writer.older.lost(app_id, offset))
+        finally:
+            self._start(queue)
+
     def park_dear(self, app_id: str) -> None:
         """Park an app whose events take much of the worker's time."""
         queue = self._queue(app_id)

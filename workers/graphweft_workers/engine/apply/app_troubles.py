@@ -44,6 +44,10 @@ class QueueWriter(Protocol):
         """See ``AppWriter.apply``."""
         ...
 
+    def forget(self, app_id: str) -> None:
+        """See ``AppWriter.forget``."""
+        ...
+
 
 class AppTroubles:
     """Lets the apps of one partition wait until they can go on."""

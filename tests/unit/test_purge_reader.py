@@ -53,8 +53,8 @@ class Numbered:
 
 
 async def test_what_another_bus_says_is_known_at_once() -> None:
-    log, heeded = Numbered(), list[Purges]()
-    reader = PurgeReader(log, heed=heeded.append)
+    log, handled = Numbered(), list[Purges]()
+    reader = PurgeReader(log, handle=handled.append)
     assert not reader.has_read
     for each in (
         Purge(app_id="shop", needed=NEEDED),
@@ -70,8 +70,8 @@ async def test_what_another_bus_says_is_known_at_once() -> None:
     await put_purge(log, Purge(app_id="y", needed=NEEDED))
     await reader.read()
     assert reader.needed == {"y": NEEDED}
-    assert [[each.app_id for each in purges.found] for purges in heeded] == [["shop", "shop", "x"], ["shop"], ["y"]]
-    assert [purges.complete for purges in heeded] == [False, True, False]
+    assert [[each.app_id for each in purges.found] for purges in handled] == [["shop", "shop", "x"], ["shop"], ["y"]]
+    assert [purges.complete for purges in handled] == [False, True, False]
 
 
 async def test_calls_share_a_read_that_began_after_them() -> None:

@@ -15,8 +15,8 @@ from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.rules_log import Activation, active_for
 from graphweft_rules import RuleSet
 from graphweft_workers.gateway.problems import Problem
+from graphweft_workers.ports.basis_comparison import BasisComparison
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.graph_ages import GraphAges
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.processes.console import RuleFaults
 from graphweft_workers.reports.rules_at import RulesAt
@@ -52,7 +52,7 @@ class Sources:
         default_factory=lambda: BoundedDict(_MOST_RULES)
     )
     """What the linter says of files of a rule set, by the digest of the rule set and the names of the files."""
-    _ages: GraphAges = field(init=False)
+    _comparison: BasisComparison = field(init=False)
     _decoder: Decoder | None = None
     _rules: RulesAt | None = None
     _compiled: set[str] = field(default_factory=set[str])
@@ -60,11 +60,11 @@ class Sources:
     _status: tuple[float, ServiceStatus] | None = None
 
     def __post_init__(self) -> None:
-        self._ages = GraphAges(self.graph, self.bus.purges)
+        self._comparison = BasisComparison(self.graph, self.bus.purges)
 
     async def graph_of(self, app_id: str) -> GraphStore:
         """Return the graphs, to show that of an app. Raises ``Problem`` if it may hold what was erased."""
-        if older := await self._ages.older(app_id):
+        if older := await self._comparison.older(app_id):
             raise Problem(503, "unavailable", f"{older[:1].upper()}{older[1:]}.")
         return self.graph
 

@@ -45,7 +45,7 @@ class PurgeFollower:
     """``PurgeReader.begun`` when ``_waiting`` was started."""
 
     def __post_init__(self) -> None:
-        self._reader = PurgeReader(self.log, heed=self._heed)
+        self._reader = PurgeReader(self.log, handle=self._handle)
 
     @property
     def needed(self) -> Mapping[str, GraphBasis]:
@@ -67,7 +67,7 @@ class PurgeFollower:
             raise
         self.followed = max(self.followed, began)
 
-    def _heed(self, purges: Purges) -> None:
+    def _handle(self, purges: Purges) -> None:
         if purges.complete:
             for purge in purges.found:
                 self.drop(purge.app_id, None if purge.partition is None else (purge.partition, purge.offset))

@@ -111,14 +111,14 @@ class PurgeReader:
     Of a bus that was emptied or replaced, it reads at once all that is there now.
     """
 
-    def __init__(self, log: RecordLog, *, heed: Callable[[Purges], None] = lambda _: None) -> None:
-        """``heed`` gets the purges of each read, before those who asked for it go on."""
+    def __init__(self, log: RecordLog, *, handle: Callable[[Purges], None] = lambda _: None) -> None:
+        """``handle`` gets the purges of each read, before those who asked for it go on."""
         self.needed: dict[str, GraphBasis] = {}
         """See ``Purges.needed``."""
         self.begun: int = 0
         """Reads that have begun. While it stays the same, a call of ``read`` learns no less than a later one."""
         self._log = log
-        self._heed = heed
+        self._handle = handle
         self._mark: int | None = None
         self._reading = asyncio.Lock()
         self._ended: tuple[int, BusUnavailable | None] = (0, None)
@@ -152,5 +152,5 @@ class PurgeReader:
             self.needed.clear()
         self.needed |= found.needed
         self._mark = found.mark
-        self._heed(found)
+        self._handle(found)
         return None

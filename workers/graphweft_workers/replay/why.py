@@ -28,7 +28,7 @@ from graphweft_workers.engine.log.effect_ledger import EffectLedger
 from graphweft_workers.engine.log.ledger_reader import ledger_as_lived
 from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.log.series import SeriesPlace
-from graphweft_workers.ports.graph_ages import GraphAges
+from graphweft_workers.ports.basis_comparison import BasisComparison
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after, offset_order
 from graphweft_workers.replay.app_log import AppLog
@@ -171,7 +171,7 @@ class Why:
         Raises ``BusUnavailable`` and ``GraphUnavailable``.
         """
         try:
-            return await GraphAges(self._log.live, self._log.bus.purges).older(self._app_id)
+            return await BasisComparison(self._log.live, self._log.bus.purges).older(self._app_id)
         except QueryFailed as error:
             raise GraphUnavailable(f"the graph of {self._app_id!r} did not say how it was made: {error}") from error
 

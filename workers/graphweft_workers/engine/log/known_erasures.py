@@ -15,7 +15,7 @@ class KnownErasures:
     """
 
     def __init__(self, purges: RecordLog) -> None:
-        self._purges = PurgeReader(purges, heed=self._number)
+        self._purges = PurgeReader(purges, handle=self._number)
         self._last: dict[str, str] = {}
         """By app: the last erasure."""
         self._numbers: dict[str, int] = {}

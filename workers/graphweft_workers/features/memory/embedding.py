@@ -15,7 +15,7 @@ from graphweft_contracts.memory import MemoryAdd, MemoryUpdate, derived_id, memo
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, as_vector, embed_each
 from graphweft_workers.engine.log.known_erasures import KnownErasures
 from graphweft_workers.features.declarations import SOURCE
-from graphweft_workers.ports.graph_ages import GraphAges
+from graphweft_workers.ports.basis_comparison import BasisComparison
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.job import Job, JobEvent, JobSkip
 from graphweft_workers.ports.records import RecordLog
@@ -186,11 +186,11 @@ async def embed_again(
     ``BusUnavailable`` if an erasure was announced while the events of a page were taken, and may have missed them.
     """
     run, after, model = uuid4().hex, "", embedder.model
-    ages, erasures = GraphAges(graph, purges), KnownErasures(purges)
+    compared, erasures = BasisComparison(graph, purges), KnownErasures(purges)
     while True:
         await erasures.follow()
         known = erasures.number
-        if older := await ages.older(app_id):
+        if older := await compared.older(app_id):
             raise GraphUnavailable(older)
         asked = {"after": after, "again": again, "model": model, "limit": _TEXTS_AT_ONCE}
         rows = (await graph.read(app_id, _WITHOUT, asked, timeout_s=_READ_S)).rows

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.ports.basis_comparison import BasisComparison
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.graph_ages import GraphAges
 from graphweft_workers.ports.graph_store import GraphStore, OtherGraph
 from graphweft_workers.ports.job import AppWait
 from graphweft_workers.ports.offsets import is_after
@@ -29,7 +29,7 @@ class GraphProgress:
         self._bus = bus
         self._clock = clock
         self._timing = timing
-        self._ages = GraphAges(graph, bus.purges, clock=clock)
+        self._comparison = BasisComparison(graph, bus.purges, clock=clock)
 
     async def behind(self, last: Mapping[str, str]) -> list[AppWait]:
         """Return the apps whose graph must not be read yet; the other graphs may be read.
@@ -40,7 +40,7 @@ class GraphProgress:
         for app_id, position in last.items():
             try:
                 error: GraphUnavailable
-                if older := await self._ages.older(app_id):
+                if older := await self._comparison.older(app_id):
                     error = GraphUnavailable(older, retry_after_s=self._timing.older_s)
                 elif await self._holds(app_id, position):
                     continue
@@ -55,8 +55,8 @@ class GraphProgress:
         return found
 
     async def older(self, app_id: str) -> str:
-        """Return why the graph of an app must not be read, whatever it holds of the log: see ``GraphAges.older``."""
-        return await self._ages.older(app_id)
+        """Return why the graph of an app must not be read, whatever it holds of the log; see ``BasisComparison``."""
+        return await self._comparison.older(app_id)
 
     async def _holds(self, app_id: str, position: str) -> bool:
         number, _, offset = position.partition(":")

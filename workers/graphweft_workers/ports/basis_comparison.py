@@ -13,7 +13,7 @@ from graphweft_workers.support.recent_answers import RecentAnswers
 from graphweft_workers.support.timing import TIMING, ContextTiming
 
 
-class GraphAges:
+class BasisComparison:
     """Compares graphs with what the bus says of them."""
 
     def __init__(

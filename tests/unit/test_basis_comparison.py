@@ -17,9 +17,9 @@ from graphweft_workers.features.memory.consolidation import ConsolidationJob
 from graphweft_workers.features.memory.embedding import embed_again
 from graphweft_workers.features.memory.graph_progress import GraphProgress
 from graphweft_workers.features.memory.retention import Retention
+from graphweft_workers.ports.basis_comparison import BasisComparison
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import CommittedPosition
-from graphweft_workers.ports.graph_ages import GraphAges
 from graphweft_workers.ports.graph_basis import GraphBasis
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Table
 from graphweft_workers.ports.job import JobSkip
@@ -78,14 +78,14 @@ def store(graphs: Graphs) -> GraphStore:
 
 async def test_a_graph_is_asked_once_a_second_and_for_each_new_need() -> None:
     graphs, bus = Graphs(erasures=2), await bus_that_needs(2)
-    ages = GraphAges(store(graphs), bus.purges, clock=VIRTUAL)
-    assert [await ages.older("shop"), await ages.older("shop"), await ages.older("other")] == ["", "", ""]
+    compared = BasisComparison(store(graphs), bus.purges, clock=VIRTUAL)
+    assert [await compared.older("shop"), await compared.older("shop"), await compared.older("other")] == ["", "", ""]
     assert graphs.asked == 1
     await put_purge(bus.purges, Purge(app_id="shop", needed=GraphBasis(erasures=4)))
-    assert WHY in await ages.older("shop")
+    assert WHY in await compared.older("shop")
     graphs.erasures = 4
     await VIRTUAL.sleep(TIMING.context.age_recent_s)
-    assert (await ages.older("shop"), graphs.asked) == ("", 3)
+    assert (await compared.older("shop"), graphs.asked) == ("", 3)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -93,8 +93,8 @@ async def test_those_who_ask_at_once_share_the_answer_or_its_error(*, fails: boo
     graphs = Graphs()
     graphs.fails = fails
     graphs.goes_on.clear()
-    ages = GraphAges(store(graphs), (await bus_that_needs(2)).purges, clock=VIRTUAL)
-    asking = [asyncio.create_task(ages.older("shop")) for _ in range(5)]
+    compared = BasisComparison(store(graphs), (await bus_that_needs(2)).purges, clock=VIRTUAL)
+    asking = [asyncio.create_task(compared.older("shop")) for _ in range(5)]
     await VIRTUAL.sleep(1.0)
     graphs.goes_on.set()
     outcomes = await asyncio.gather(*asking, return_exceptions=True)

@@ -136,12 +136,10 @@ class JobOutput:
     async def _put_letters(self, letters: Sequence[DeadLetter], known: int) -> None:
         if not letters:
             return
-        apps = [letter.app_id or "" for letter in letters]
-        await self._check(set(apps), known)
+        await self._check({letter.app_id or "" for letter in letters}, known)
         await self._letters.put(letters)
         for letter in letters:
             DEAD_LETTERS_WRITTEN.add(1, letter.reason, app=letter.app_id or "")
-        await self._look_back(apps, known)
 
     async def _check(self, apps: Collection[str], known: int) -> None:
         await self._erasures.follow()

@@ -18,6 +18,7 @@ from typing import Final, Self
 from graphweft.transport import Transport
 from graphweft_contracts import BusUnavailable, Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.engine.failures.letters_after_erasures import LettersAfterErasures
 from graphweft_workers.engine.job_output import FailedApps, JobOutput
 from graphweft_workers.engine.job_progress import JobProgress, WaitingApp
 from graphweft_workers.engine.job_reader import JobReader
@@ -65,8 +66,9 @@ class JobWorker:
         self._erasures = erasures = KnownErasures(bus.purges)
         self._reader = JobReader(bus, job, erasures, account, batch_events=batch_events, logger=logger, clock=clock)
         self._output = JobOutput(
-            transport, bus.dead_letters, erasures, job.group, account, logger=logger, clock=clock, timing=timing.jobs
-        )
+            transport, LettersAfterErasures(bus), erasures, job.group, account,
+            logger=logger, clock=clock, timing=timing.jobs,
+        )  # fmt: skip
         self._tries = JobTries(job, self._reader, self._output, erasures, account, clock=clock, timing=timing.jobs)
         self._tick_at: dict[int, float] = {}
         """By partition: when its tick is due. One that comes back keeps its turn, and a new one has it at once."""

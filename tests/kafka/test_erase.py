@@ -45,7 +45,7 @@ from graphweft_workers.replay.graphs_lease import GraphsLease
 from graphweft_workers.replay.remains import PlaceOfRemains
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.lazy_logger import get_logger
-from graphweft_workers.support.timing import ArchiveTiming, Timing
+from graphweft_workers.support.timing import ReplayTiming, Timing
 from graphweft_workers.wiring.job_states import job_states
 
 __all__ = ("call",)  # a fixture
@@ -517,7 +517,7 @@ async def test_responders_drop_their_rows_of_the_app_and_of_no_other(app: Archiv
 @keys_or_none
 @both_graphs
 async def test_an_erasure_that_is_killed_is_found_and_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
-    app.timing = Timing(seal_s=0.5, archive=ArchiveTiming(stale_s=2.0))
+    app.timing = Timing(seal_s=0.5, replay=ReplayTiming(lease_s=2.0))
     monkeypatch.setattr(erasing, "Erasure", partial(erasing.Erasure, timing=app.timing))
     await app.push("first")
     environment = clean_environment(GRAPHWEFT_BUS_URL=app.bus_url, GRAPHWEFT_GRAPH_URL=app.url, **app.settings)

@@ -140,13 +140,13 @@ class Neo4jPlace:
         await asyncio.to_thread(self._server.stop)
 
     async def empty(self) -> None:
-        await self._run("MATCH (n) DETACH DELETE n")
+        await self.change("MATCH (n) DETACH DELETE n")
 
     async def delete(self, app_id: str) -> None:
         """Delete the graph of the only app, and leave what the server says beside it."""
-        await self._run("MATCH (n) WHERE NOT n:__Position DETACH DELETE n")
+        await self.change("MATCH (n) WHERE NOT n:__Position DETACH DELETE n")
 
-    async def _run(self, statement: str) -> None:
+    async def change(self, statement: str) -> None:
         def run() -> None:
             with neo4j.GraphDatabase.driver(self.url) as driver, driver.session() as session:
                 session.run(statement).consume()  # type: ignore[arg-type]

@@ -111,6 +111,28 @@ async def test_commands_with_bus_and_archive_exclude_those_that_have_one_of_both
         assert kept.found == (await archive.after(None)).found == {}
 
 
+async def test_a_command_is_ended_though_one_with_the_archive_alone_has_taken_over_and_ended(tmp_path: Path) -> None:
+    bus, archive = Stalled(), BlobRecords(open_blobs(str(tmp_path)))
+
+    first = GraphsLease(bus, archive, app_id="shop", command="graphweft erase", clock=VIRTUAL)
+
+    async def work() -> None:
+        async with first.held():
+            bus.stops = True  # it stands still at its next sign of life
+            await asyncio.Event().wait()
+
+    working = asyncio.create_task(work())
+    await bus.stopped.wait()
+    async with GraphsLease(archive, app_id="shop", command="graphweft rebuild", clock=VIRTUAL).held():
+        pass
+    with pytest.raises(BusUnavailable, match="another command has taken over"):
+        await first.check()
+    bus.goes_on.set()
+    with pytest.raises(BusUnavailable, match="another command has taken over the graphs of 'shop'"):
+        async with asyncio.timeout(30):
+            await working
+
+
 class ReadOnly(Kept):
     """Records of an archive that can only be read."""
 

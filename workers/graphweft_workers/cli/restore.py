@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphweft_contracts import InvalidSettings, NotRunning
+from graphweft_contracts import BusUnavailable, InvalidSettings, NotRunning
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import Data, Json, check_app, command
@@ -90,11 +90,15 @@ async def _places(settings: Settings, stack: contextlib.AsyncExitStack) -> list[
     """Return where other commands on the graphs of apps say that they work, of what answers: it needs none of them."""
     from graphweft_workers.archive.blob_records import BlobRecords
 
-    places: list[RecordLog] = [BlobRecords(make_archive(settings))] if has_archive(settings) else []
+    places: list[RecordLog] = []
     try:
+        if has_archive(settings):
+            archive = BlobRecords(make_archive(settings))
+            await archive.after(None)
+            places.append(archive)
         places.append((await stack.enter_async_context(running_bus(settings))).usage)
-    except NotRunning:
-        warn("the bus does not answer, so a command of another process on the same graph is not noticed")
+    except (NotRunning, BusUnavailable) as error:
+        warn(f"a command of another process on the same graph may not be noticed: {error}")
     return places
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,25 +32,3 @@ class RecordLog(Protocol):
         A record that was removed is in no answer.
         """
         ...
-
-
-class RecordsTogether:
-    """``RecordLog`` of records that are kept in several places, and read whole: who looks into one of them finds all.
-
-    A record counts as there as long as one of the places has it.
-    """
-
-    def __init__(self, places: Sequence[RecordLog]) -> None:
-        self._places = places
-
-    async def put(self, key: str, record: bytes | None) -> None:
-        """See ``RecordLog.put``."""
-        for each in self._places:
-            await each.put(key, record)
-
-    async def after(self, mark: int | None) -> Records:
-        """See ``RecordLog.after``."""
-        found: dict[str, bytes] = {}
-        for each in self._places:
-            found |= (await each.after(None)).found
-        return Records(found=found, mark=0)

@@ -63,9 +63,8 @@ class GraphObstacles:
         wanted = logged_basis(await self._bus.rules.activations(), app_id)
         count = (await log.erasures()).count
         await self._purges.read()
-        if (
-            needed := self._purges.needed.get(app_id)
-        ) is not None:  # of erasures whose archive this worker may not have
+        needed = self._purges.needed.get(app_id)
+        if needed is not None:  # of erasures whose archive this worker may not have
             count = max(count, needed.erasures)
         if basis == GraphBasis() and is_new(marks):
             if wanted or count:

@@ -24,7 +24,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.archive.blob_records import BlobRecords
 from graphweft_workers.archive.blobs import ArchiveReadOnly
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.records import RecordLog, RecordsTogether
+from graphweft_workers.ports.records import RecordLog
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.tasks import end_tasks
 from graphweft_workers.support.timing import TIMING, ReplayTiming
@@ -78,7 +78,6 @@ class GraphsLease:
     ) -> None:
         """See ``of``. ``places`` are those of the record: commands with one in common exclude each other."""
         self._places = list(places)
-        self._records = RecordsTogether(self._places)
         self._app_id = app_id
         self._command = command
         self._clock = clock
@@ -137,7 +136,7 @@ class GraphsLease:
                 yield
         finally:
             with contextlib.suppress(BusUnavailable):  # then it ends as that of a killed command does
-                await asyncio.shield(self._records.put(self._own, None))
+                await asyncio.shield(self._remove(self._own))
 
     async def _wait_for_others(self, record: _Record) -> _Record:
         """Return the record of the holder when nobody else has the lease. Of two that wait, the smaller name has it."""
@@ -167,7 +166,7 @@ class GraphsLease:
                 holder = replace(record, asks=False, over=tuple(over))
                 await self._put(holder)
                 for key in over:
-                    await self._records.put(key, None)
+                    await self._remove(key)
                 late = [each for key, each in (await self._found()).items() if key != self._own and key not in over]
                 if rival := next((each for each in map(_decoded, late) if not each.asks), None):
                     raise self._refusal(rival)
@@ -228,8 +227,21 @@ class GraphsLease:
                 )  # fmt: skip
 
     async def _put(self, record: _Record) -> None:
-        await self._records.put(self._own, record.encode())
+        for each in self._places:
+            await each.put(self._own, record.encode())
+
+    async def _remove(self, key: str) -> None:
+        for each in self._places:
+            await each.put(key, None)
 
     async def _found(self) -> Mapping[str, bytes]:
+        """Return the records of all places; the own one only if it is in each: another command may see one alone."""
+        found, is_there = dict[str, bytes](), True
+        for each in self._places:
+            records = (await each.after(None)).found
+            found |= records
+            is_there = is_there and self._own in records
         prefix = f"{LEASE}{self._app_id}/"
-        return {key: each for key, each in (await self._records.after(None)).found.items() if key.startswith(prefix)}
+        return {
+            key: record for key, record in found.items() if key.startswith(prefix) and (is_there or key != self._own)
+        }

@@ -11,12 +11,15 @@ import pytest
 from tests.chaos.memory_bus import memory_bus
 from tests.services.virtual_time import VIRTUAL
 
+from graphweft import Client
 from graphweft_contracts import BusUnavailable, Event, GraphUnavailable
+from graphweft_workers.console.sources import Sources
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.features.memory.consolidation import ConsolidationJob
 from graphweft_workers.features.memory.embedding import embed_again
 from graphweft_workers.features.memory.graph_progress import GraphProgress
 from graphweft_workers.features.memory.retention import Retention
+from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.ports.basis_comparison import BasisComparison
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import CommittedPosition
@@ -24,6 +27,7 @@ from graphweft_workers.ports.graph_basis import GraphBasis
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Table
 from graphweft_workers.ports.job import JobSkip
 from graphweft_workers.ports.purges import Purge, put_purge
+from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.recent_answers import RecentAnswers
 from graphweft_workers.support.timing import TIMING
 
@@ -180,3 +184,13 @@ async def test_new_vectors_are_of_what_is_left_by_an_erasure(when: str) -> None:
         case _:
             await run()
             assert found == (["m2"] if when == "while it embeds" else ["m1", "m2"])
+
+
+async def test_the_console_shows_no_graph_from_before_an_erasure() -> None:
+    graph, bus = store(Graphs()), await bus_that_needs(2)
+    sources = Sources(settings=Settings.load(unknown=[]), bus=bus, graph=graph, client=cast(Client, None))
+    assert await sources.graph_of("other") is graph
+    with pytest.raises(Problem) as refused:
+        await sources.graph_of("shop")
+    assert refused.value.status == 503
+    assert str(refused.value.detail).startswith("The graph of 'shop' is from before something was erased")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from pathlib import Path
 
@@ -50,8 +51,12 @@ async def test_a_graph_whose_nodes_are_gone_is_made_again_while_its_app_is_quiet
         await deployment.emit(40)
         await deployment.until_whole()
         before = ids(await deployment.letters())
+        deployment.worker.kill()
         await place.change("MATCH (a:__App) DELETE a")
         assert await deployment.traces() == {}
+        found = await asyncio.to_thread(deployment.doctor)
+        assert found["graphs"] == ("fail", "deleted, or older than they were: one")
+        deployment.worker.start()
         await deployment.until_whole()
         assert ("graph_marks_lost" in deployment.events(), "graph_is_behind" in deployment.events()) == (True, False)
         await place.delete("one")

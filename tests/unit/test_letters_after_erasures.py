@@ -66,7 +66,9 @@ class Shop:
         self.letters = Letters()
         self.bus: Bus = memory_bus([self.log], letters=self.letters)
         graph = cast(GraphStore, SimpleNamespace(dialect=FALKORDB))
-        self.written = MutationWorker(self.bus, graph, rule_set(), name="w", clock=VIRTUAL)._parts.state.letters
+        worker = MutationWorker(self.bus, graph, rule_set(), name="w", clock=VIRTUAL)
+        self.begin = worker._letters.begin
+        self.written = worker._parts.state.letters
         self.read = list(self.log)
 
     def _entry(self, number: int, user: str, text: str) -> Entry:
@@ -118,6 +120,29 @@ async def test_letters_of_other_apps_and_without_an_erasure_stay_as_they_are() -
     await put_purge(shop.bus.purges, Purge(app_id="shop"))  # of `memory.erase`, whose events the log keeps
     await shop.written.put(letters)
     assert list(shop.letters.found.values()) == letters
+
+
+async def test_what_was_read_after_an_erasure_costs_no_look_at_the_log() -> None:
+    shop = Shop()
+    await shop.erase()
+    letter = shop.letter(1)
+    await shop.begin()
+    await shop.written.put([letter])
+    assert list(shop.letters.found.values()) == [letter]  # nobody reads it again, as its event is of later
+
+
+@pytest.mark.parametrize("erased", [False, True])
+async def test_a_letter_that_gets_longer_keeps_its_first_event(*, erased: bool) -> None:
+    shop = Shop()
+    letter, longer = shop.letter(2), shop.letter(2, 3)
+    longer = longer.model_copy(update={"id": letter.id})
+    await shop.written.put([letter])
+    await put_purge(shop.bus.purges, Purge(app_id="shop", erasure="0"))
+    if erased:
+        await shop.erase()
+    assert await shop.written.extend(letter, longer)
+    assert shop.letters.found[letter.id].entries == (("2",) if erased else ("2", "3"))
+    assert shop.letters.found[letter.id].fields == letter.fields
 
 
 async def test_a_letter_that_no_event_of_an_app_can_be_read_of_may_be_of_the_erased_one() -> None:

@@ -65,8 +65,9 @@ class JobWorker:
         """What the job waits for, and what it left out."""
         self._erasures = erasures = KnownErasures(bus.purges)
         self._reader = JobReader(bus, job, erasures, account, batch_events=batch_events, logger=logger, clock=clock)
+        self._letters = LettersAfterErasures(bus)
         self._output = JobOutput(
-            transport, LettersAfterErasures(bus), erasures, job.group, account,
+            transport, self._letters, erasures, job.group, account,
             logger=logger, clock=clock, timing=timing.jobs,
         )  # fmt: skip
         self._tries = JobTries(job, self._reader, self._output, erasures, account, clock=clock, timing=timing.jobs)
@@ -98,6 +99,7 @@ class JobWorker:
     async def _work_on(self, lease: Lease) -> None:
         number = lease.number
         await self._erasures.follow()
+        await self._letters.begin()
         progress = JobProgress(await self._bus.partitions.committed(number))
         # A copy of an event from before the position is handled again; its results are copies too.
         recent = RecentEvents()

@@ -85,7 +85,8 @@ class MutationWorker:
         self._opening = PartitionOpening(bus, graph, checkpoints_s=timing.checkpoints_s)
         self._warming: asyncio.Task[None] | None = None
         self._effects: EffectReporter | None = None
-        letters: DeadLetters = LettersAfterErasures(bus)
+        self._letters = LettersAfterErasures(bus)
+        letters: DeadLetters = self._letters
         if effects_keep and bus.effects is not None:
             self._effects = EffectReporter(
                 bus.effects, bus.usage, name=name, keep=effects_keep, clock=clock, timing=timing.effects
@@ -181,6 +182,7 @@ class MutationWorker:
             ) from error
 
     async def _open(self, lease: Lease, run: str) -> Partition:
+        await self._letters.begin()
         await self._rules.refresh()
         if self._warming is None or (self._warming.done() and self._warming.exception() is not None):
             self._warming = asyncio.create_task(self._arrangers.warm(ALL_APPS))

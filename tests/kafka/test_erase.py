@@ -30,7 +30,8 @@ from graphweft_contracts import Event, Fenced, channels, wire
 from graphweft_contracts.memory import MemoryScope, memory_id
 from graphweft_contracts.search import SearchQuery
 from graphweft_workers.archive.archiver import Archiver
-from graphweft_workers.archive.erasures import alone, begin_erasure, end_erasure
+from graphweft_workers.archive.blob_records import BlobRecords
+from graphweft_workers.archive.erasures import begin_erasure, end_erasure
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.log.read import letter_for
 from graphweft_workers.engine.plan.graph_marks import sealed
@@ -40,10 +41,11 @@ from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.ports.graph_store import Checkpoint, Write
 from graphweft_workers.ports.position_note import ParkedApp, PositionNote
 from graphweft_workers.replay import erase as erasing
+from graphweft_workers.replay.graphs_lease import GraphsLease
 from graphweft_workers.replay.remains import PlaceOfRemains
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.lazy_logger import get_logger
-from graphweft_workers.support.timing import ArchiveTiming, Timing
+from graphweft_workers.support.timing import ReplayTiming, Timing
 from graphweft_workers.wiring.job_states import job_states
 
 __all__ = ("call",)  # a fixture
@@ -515,7 +517,7 @@ async def test_responders_drop_their_rows_of_the_app_and_of_no_other(app: Archiv
 @keys_or_none
 @both_graphs
 async def test_an_erasure_that_is_killed_is_found_and_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
-    app.timing = Timing(seal_s=0.5, archive=ArchiveTiming(stale_s=2.0))
+    app.timing = Timing(seal_s=0.5, replay=ReplayTiming(lease_s=2.0))
     monkeypatch.setattr(erasing, "Erasure", partial(erasing.Erasure, timing=app.timing))
     await app.push("first")
     environment = clean_environment(GRAPHWEFT_BUS_URL=app.bus_url, GRAPHWEFT_GRAPH_URL=app.url, **app.settings)
@@ -599,15 +601,16 @@ async def test_a_comparison_names_an_erasure_that_has_not_reached_the_graph(app:
 
 
 @redis_only
-async def test_two_erasures_of_an_app_do_not_run_at_once(app: Archived) -> None:
+async def test_an_erasure_does_not_run_beside_a_command_on_the_archive_alone(app: Archived) -> None:
     await app.push("first")
     async with app.worker():
         for user in ("ada", "bob"):
             await said(app, "shop", user, 1, f"{user}-{SECRET}")
         await app.applied()
-        async with alone(app.blobs(), "shop"):
+        there = GraphsLease(BlobRecords(app.blobs()), app_id="shop", command="graphweft rebuild")  # with no bus
+        async with there.held():
             done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes")
-            assert (done.code, "another erasure of the app 'shop' runs" in done.err) == (1, True), done.err
+            assert (done.code, "`graphweft rebuild` works on the graphs of 'shop'" in done.err) == (1, True), done.err
             assert await everywhere(app, SECRET)
         for user in ("ada", "bob"):
             assert (await app.run("erase", "--app", "shop", "--user", user, "--yes")).code == 0

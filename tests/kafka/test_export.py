@@ -333,9 +333,11 @@ async def test_what_stands_in_the_way_is_said(app: Archived) -> None:
     await app.emit("later", range(5))
     done = await app.run("restore", str(file), "--as", "later")
     assert (done.code, "holds events" in done.err) == (2, True)
-    async with GraphsLease(app.bus.usage, app_id="again", command="graphweft restore").held():
-        done = await app.run("restore", str(file), "--as", "again")
-    assert (done.code, "`graphweft restore` works on the graphs of 'again' since" in done.err) == (1, True), done.err
+    for more in ((), ("--into", app.url)):
+        async with GraphsLease.of(app.bus, "again", "graphweft restore").held():
+            done = await app.run("restore", str(file), "--as", "again", *more)
+        said = "`graphweft restore` works on the graphs of 'again' since"
+        assert (done.code, said in done.err) == (1, True), done.err
     assert await app.blobs().names("preludes/") == []
     done = await app.run("restore", str(app.folder / "none"))
     assert (done.code, "cannot read" in done.err) == (2, True)

@@ -103,6 +103,13 @@ async def doctor_says_so(app: Archived) -> bool:
     return any(each.startswith("from before something was erased") and each.endswith(": shop") for each in graphs)
 
 
+async def why(app: Archived) -> dict[str, Any]:
+    done = await app.run("why", "--app", "shop", "--label", "Order", "--key", "id=bob-bobs-words-0", "--json")
+    assert done.code == 0, done.err
+    found: dict[str, Any] = json.loads(done.out)
+    return found
+
+
 @contextlib.asynccontextmanager
 async def responder(app: Archived) -> AsyncIterator[ContextPipeline]:
     async with (
@@ -136,8 +143,10 @@ async def test_a_copy_from_before_an_erasure_is_not_served_and_not_written(app: 
             assert done.code == 0, done.err + done.out
             await until(lambda: found(early), lambda reply: reply == (None, "", 0))
             assert not await doctor_says_so(app)
+        assert (await why(app))["older"] is None
         await copy.put_back()
         assert await doctor_says_so(app)  # no event since
+        assert "is from before something was erased" in (await why(app))["older"]
         reason, detail, count = await found(late)
         assert (reason, count) == ("graph_unavailable", 0)
         assert "from before something was erased" in detail

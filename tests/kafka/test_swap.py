@@ -406,7 +406,7 @@ async def test_commands_on_the_graphs_of_one_app_exclude_each_other(app: App, st
         await app.applied()
         live = await app.digest("shop")
         assert (await app.rebuild("--app", "shop"))[0] == 0  # what others may not delete
-        async with GraphsLease(app.bus.usage, app_id="shop", command="graphweft rebuild --swap").held():
+        async with GraphsLease.of(app.bus, "shop", "graphweft rebuild --swap").held():
             for command in BESIDE:
                 done = await app.run(*command)
                 assert done.code == 1, (command, done.err)
@@ -431,7 +431,7 @@ async def test_a_rebuild_that_has_lost_its_lease_does_not_swap(app: App, store: 
         await app.applied()
         await run(app, "CREATE (:Stranger)")
         graph, rules = app.store("{app_id}.rebuilt"), LoggedRules(app.bus.rules, rules_maker(Settings.load(unknown=[])))
-        lease = GraphsLease(app.bus.usage, app_id="shop", command="graphweft rebuild --swap")
+        lease = GraphsLease.of(app.bus, "shop", "graphweft rebuild --swap")
         async with contextlib.aclosing(graph):
             work = Rebuild(AppLog(bus=app.bus, app_id="shop", live=store), graph, rules, lease=lease)
             await work.begin(resume=False, swap=True)

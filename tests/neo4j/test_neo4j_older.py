@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from pathlib import Path
 
@@ -39,3 +40,25 @@ async def test_a_graph_that_was_deleted_alone_is_made_again_when_its_app_gets_an
         await deployment.until_whole()
         assert ids(await deployment.letters()) == before
         await deployment.check_rebuilt(scratch)
+
+
+@pytest.mark.long
+async def test_a_graph_whose_nodes_are_gone_is_made_again_while_its_app_is_quiet(url: str, tmp_path: Path) -> None:
+    """First graphweft's own node alone, without which nothing is read, then all of them."""
+    place = Neo4jPlace(tmp_path / "graph")
+    deployment = Deployment(tmp_path, url, place, ("one",), archive=False)
+    async with deployment.running():
+        await deployment.emit(40)
+        await deployment.until_whole()
+        before = ids(await deployment.letters())
+        deployment.worker.kill()
+        await place.change("MATCH (a:__App) DELETE a")
+        assert await deployment.traces() == {}
+        found = await asyncio.to_thread(deployment.doctor)
+        assert found["graphs"] == ("fail", "deleted, or older than they were: one")
+        deployment.worker.start()
+        await deployment.until_whole()
+        assert ("graph_marks_lost" in deployment.events(), "graph_is_behind" in deployment.events()) == (True, False)
+        await place.delete("one")
+        await deployment.until_whole()
+        assert ids(await deployment.letters()) == before

@@ -22,7 +22,7 @@ from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.neo4j.timing import Neo4jTiming
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.graph_store import START, Checkpoint, OtherGraph, Write
+from graphweft_workers.ports.graph_store import START, Checkpoint, MarksLost, OtherGraph, Write
 from graphweft_workers.ports.position_note import PositionNote
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -65,6 +65,28 @@ async def test_nothing_is_read_from_a_restored_database_or_written_to_it(neo4j_s
         restore(neo4j_server, APP)
         assert (await graph.read(APP, statement, {}, timeout_s=60)).rows == (("o1",),)
         assert await graph.checkpoints(APP, timeout_s=60) == {0: Checkpoint(offset="1-0")}
+
+
+async def test_nothing_is_read_from_a_graph_whose_own_node_is_gone_until_it_is_opened(
+    neo4j_server: Neo4jServer,
+) -> None:
+    neo4j_server.empty()
+    async with contextlib.aclosing(Neo4jStore(own(neo4j_server), timing=Neo4jTiming(owner_s=0.0))) as graph:
+        assert await graph.checkpoints(APP, timeout_s=60) == {}
+        await make(graph)
+        statement = "MATCH (o:Order) RETURN o.id"
+        neo4j_server.run("MATCH (a:__App) DELETE a")
+        for call in (
+            lambda: graph.read(APP, statement, {}, timeout_s=60), lambda: graph.checkpoints(APP, timeout_s=60),
+            lambda: anext(graph.whole.nodes(APP)),
+        ):  # fmt: skip
+            with pytest.raises(MarksLost, match="somebody has deleted the node `__App`"):
+                await call()
+        assert (await graph.progress(APP, 0)).checkpoint == Checkpoint(offset="1-0")
+        assert (await graph.read(APP, statement, {}, timeout_s=60)).rows == (("o1",),)
+        neo4j_server.run("MATCH (n) DETACH DELETE n")
+        assert await graph.checkpoints(APP, timeout_s=60) == {}
+        assert (await graph.read(APP, statement, {}, timeout_s=60)).rows == ()
 
 
 async def test_an_app_waits_while_its_database_is_not_its_own(

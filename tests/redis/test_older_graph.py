@@ -48,16 +48,54 @@ async def test_a_graph_that_was_deleted_alone_is_made_again_when_its_app_gets_an
         await deployment.emit(120)
         await deployment.until_whole()
         before = ids(await deployment.letters())
+        deployment.worker.kill()
         await place.delete("one")
         assert (await asyncio.to_thread(deployment.doctor))["graphs"] == (
             "fail",
             "deleted, or older than they were: one",
         )
+        deployment.worker.start()
         await deployment.emit(2)  # one for each chat
         await deployment.kill_while_it_catches_up()
         await deployment.until_whole()
         assert ids(await deployment.letters()) == before
         await deployment.check_rebuilt(scratch)
+
+
+@pytest.mark.long(keep=("emptied",))
+@pytest.mark.parametrize("how", ["emptied", "deleted"])
+async def test_a_graph_that_was_emptied_alone_is_made_again_while_its_app_is_quiet(
+    url: str, tmp_path: Path, how: str
+) -> None:
+    place = FalkorDBPlace(tmp_path / "graph")
+    deployment = Deployment(tmp_path, url, place, ("one", "two"), archive=False)
+    async with deployment.running():
+        await deployment.emit(40)
+        await deployment.until_whole()
+        before = ids(await deployment.letters())
+        await (place.delete("one") if how == "deleted" else place.change("one", "MATCH (n) DETACH DELETE n"))
+        await deployment.until_whole()
+        assert ids(await deployment.letters()) == before
+        assert "graphs" not in await asyncio.to_thread(deployment.doctor)
+
+
+async def test_a_graph_of_which_only_checkpoints_were_deleted_waits_for_a_rebuild(url: str, tmp_path: Path) -> None:
+    """To apply all events to it again would double what they add up."""
+    place = FalkorDBPlace(tmp_path / "graph")
+    deployment = Deployment(tmp_path, url, place, ("one",), archive=False)
+    async with deployment.running():
+        await deployment.emit(40)
+        await deployment.until_whole()
+        await place.change("one", "MATCH (n:__Progress) DELETE n")
+        await deployment.emit(2)
+
+        async def is_waiting() -> bool:
+            return "needs_rebuild" in str(await asyncio.to_thread(deployment.command, "status", "--json"))
+
+        await until(is_waiting, why=f"the app waits, see {deployment.log}")
+        assert "does not say of which events" in deployment.log.read_text()
+        await asyncio.to_thread(deployment.command, "rebuild", "--app", "one", "--swap")
+        await deployment.until_whole()
 
 
 @pytest.mark.long("no archive")

@@ -110,6 +110,11 @@ class FalkorDBPlace:
         async with contextlib.aclosing(redis.Redis.from_url(self.url)) as client:
             await client.execute_command("GRAPH.DELETE", channels.graph_name(app_id))
 
+    async def change(self, app_id: str, statement: str) -> None:
+        """Change one graph past the store."""
+        async with contextlib.aclosing(redis.Redis.from_url(self.url)) as client:
+            await client.execute_command("GRAPH.QUERY", channels.graph_name(app_id), statement)
+
     async def forget_positions(self) -> None:
         """Leave the graphs alone, as an earlier version did."""
         async with contextlib.aclosing(redis.Redis.from_url(self.url)) as client:
@@ -135,13 +140,13 @@ class Neo4jPlace:
         await asyncio.to_thread(self._server.stop)
 
     async def empty(self) -> None:
-        await self._run("MATCH (n) DETACH DELETE n")
+        await self.change("MATCH (n) DETACH DELETE n")
 
     async def delete(self, app_id: str) -> None:
         """Delete the graph of the only app, and leave what the server says beside it."""
-        await self._run("MATCH (n) WHERE NOT n:__Position DETACH DELETE n")
+        await self.change("MATCH (n) WHERE NOT n:__Position DETACH DELETE n")
 
-    async def _run(self, statement: str) -> None:
+    async def change(self, statement: str) -> None:
         def run() -> None:
             with neo4j.GraphDatabase.driver(self.url) as driver, driver.session() as session:
                 session.run(statement).consume()  # type: ignore[arg-type]

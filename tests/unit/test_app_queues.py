@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final, cast, override
 
 import pytest
 import pytest_asyncio
@@ -18,9 +19,11 @@ from tests.services.virtual_time import VIRTUAL, VirtualClock, run
 from graphweft_contracts import Event, GraphUnavailable
 from graphweft_workers.engine.apply.app_queue import AppQueue, Parking, QueuedBatch, RereadPage, State
 from graphweft_workers.engine.apply.app_queues import AppQueues
+from graphweft_workers.engine.apply.older_graph import OlderGraphs, no_obstacle
 from graphweft_workers.engine.apply.strikes import Strikes
 from graphweft_workers.engine.apply.write_budget import SlowWrites
 from graphweft_workers.engine.failures.skips import Skips
+from graphweft_workers.engine.log.effect_ledger import NOTHING
 from graphweft_workers.engine.log.read import Skip
 from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.ports.position_note import PositionNote
@@ -641,3 +644,39 @@ async def test_an_app_with_trouble_tries_again_without_a_slot_and_then_returns(
     assert (queue.state, queue.behind_since) == (State.IDLE, 0.0)
     queue.give(QueuedBatch(start=at(1), events=some(1)), 1)
     assert (queue.state, queue.why) == (State.WAITING, "slow")
+
+
+class Emptied(Gates):
+    """The graph of an app that was emptied while the app was quiet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.older = OlderGraphs(0, NOTHING, no_obstacle, reached={"quiet": "60", "busy": "60"})
+        self.forgotten: list[str] = []
+
+    def forget(self, app_id: str) -> None:
+        self.forgotten.append(app_id)
+
+    @override
+    async def reread(self, app_id: str, parking: Parking, given: CommittedPosition) -> RereadPage:
+        assert self.forgotten == [app_id]  # else its events would count as applied
+        begins = parking.position if parking.position.offset else at(0)
+        return await super().reread(app_id, replace(parking, position=begins), given)
+
+
+async def test_a_quiet_app_whose_graph_was_emptied_reads_all_its_events_again() -> None:
+    writer = Emptied()
+    queues = queues_of(writer)
+    opened(writer, "quiet")
+    queues.give({"quiet": some(1), "busy": some(1)}, {}, at(60), {})
+    await queues.settle()
+    with capture_logs() as logs:
+        await queues.read_again("quiet", "")
+        await queues.read_again("busy", "")  # it notices by itself
+        assert queues.parked == {"quiet"}
+        assert queues.floor.offset in {"", "0"}
+        await turns()
+    assert writer.ranges == [("0", "60"), ("20", "60"), ("40", "60")]
+    assert (queues.parked, queues.again, "quiet" in writer.older) == (frozenset(), "60", True)
+    assert "stands at the start of partition 0 and was at 60" in str(logs[0]["message"])
+    await queues.aclose()

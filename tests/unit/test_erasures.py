@@ -1,8 +1,7 @@
-"""What the archive records of erasures, and that one of an app runs at a time."""
+"""What the archive records of erasures, and what an erasure leaves in it."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,11 +10,11 @@ import pytest
 from tests.chaos.memory_bus import memory_bus
 from tests.services.virtual_time import VIRTUAL
 
-from graphweft_contracts import BusUnavailable, Event, wire
+from graphweft_contracts import Event, wire
 from graphweft_workers.archive.archiver import archive_now
 from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.archive.erasure import count_entries, erase_entries, erased_offsets, learn
-from graphweft_workers.archive.erasures import Erasures, alone, begin_erasure, end_erasure, erasures_in
+from graphweft_workers.archive.erasures import Erasures, begin_erasure, end_erasure, erasures_in
 from graphweft_workers.archive.merge import TOGETHER, merge_small
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.segments import decode, encode, parse_name
@@ -49,51 +48,6 @@ async def test_an_erasure_counts_when_it_begins_and_when_it_ends(blobs: BlobStor
         assert b"ada" not in (await blobs.get(name) or b"ada")
 
 
-async def test_a_second_erasure_of_an_app_is_refused(blobs: BlobStore) -> None:
-    async with alone(blobs, "shop", clock=VIRTUAL):
-        with pytest.raises(BusUnavailable, match="another erasure of the app 'shop' runs"):
-            async with alone(blobs, "shop", clock=VIRTUAL):
-                pytest.fail("two at once")
-        async with alone(blobs, "shop_x", clock=VIRTUAL):
-            pass
-    async with alone(blobs, "shop", clock=VIRTUAL):
-        pass
-
-
-async def test_of_erasures_that_begin_at_once_one_runs_at_a_time(blobs: BlobStore) -> None:
-    running = most = done = 0
-
-    async def one() -> None:
-        nonlocal running, most, done
-        async with alone(blobs, "shop", clock=VIRTUAL):
-            running += 1
-            most = max(most, running)
-            await VIRTUAL.sleep(3.0)
-            running -= 1
-            done += 1
-
-    outcomes = await asyncio.gather(*(one() for _ in range(5)), return_exceptions=True)
-    assert most == 1
-    assert done >= 1
-    assert all(outcome is None or isinstance(outcome, BusUnavailable) for outcome in outcomes)
-
-
-async def test_one_that_was_killed_is_followed_by_the_next(blobs: BlobStore) -> None:
-    await blobs.put("erasing/shop/0", b'{"beat": 7, "asks": false}')
-    async with alone(blobs, "shop", clock=VIRTUAL):
-        assert len(await blobs.names("erasing/shop/")) == 1
-
-
-async def test_one_that_was_taken_for_killed_ends(blobs: BlobStore) -> None:
-    async def taken_over() -> None:
-        async with alone(blobs, "shop", clock=VIRTUAL):
-            await blobs.delete(await blobs.names("erasing/shop/"))
-            await asyncio.Event().wait()
-
-    with pytest.raises(BusUnavailable, match="taken over"):
-        await taken_over()
-
-
 async def test_a_snapshot_of_a_replay_from_before_an_erasure_is_not_kept(blobs: BlobStore) -> None:
     snapshot = Snapshot(app_id="shop", key="a" * 64, events=1, progress={}, keys=frozenset(), indexes=())
 
@@ -114,40 +68,6 @@ async def test_a_snapshot_of_a_replay_from_before_an_erasure_is_not_kept(blobs: 
     after = Snapshots(blobs, "f" * 64, every=1, warn=said.append)
     await after.stored("shop")
     assert await put(after) == 1
-
-
-@pytest.mark.parametrize(
-    "sign",
-    [
-        b'{"beat": 0, "asks": true}', b'{"beat": 7, "asks": true}', b'{"beat": 1, "asks": false}', b"{}", b"[]", b"",
-        b"not JSON", b"[" * 5_000,
-    ],
-    ids=lambda sign: sign[:26].decode(),
-)  # fmt: skip
-@pytest.mark.parametrize("name", ["0" * 32, "f" * 32])
-async def test_whatever_a_dead_process_has_left_grows_old(blobs: BlobStore, sign: bytes, name: str) -> None:
-    await blobs.put(f"erasing/shop/{name}", sign)
-    async with alone(blobs, "shop", clock=VIRTUAL):
-        assert len(await blobs.names("erasing/shop/")) == 1
-
-
-async def test_one_that_waits_for_a_dead_one_is_not_taken_for_dead(blobs: BlobStore) -> None:
-    await blobs.put(f"erasing/shop/{'0' * 32}", b'{"beat": 0, "asks": true}')
-    running = most = done = 0
-
-    async def one(after_s: float) -> None:
-        nonlocal running, most, done
-        await VIRTUAL.sleep(after_s)
-        async with alone(blobs, "shop", clock=VIRTUAL):
-            running += 1
-            most = max(most, running)
-            await VIRTUAL.sleep(30.0)
-            running -= 1
-            done += 1
-
-    outcomes = await asyncio.gather(*(one(number * 0.7) for number in range(12)), return_exceptions=True)
-    assert (most, done >= 1) == (1, True)
-    assert all(outcome is None or isinstance(outcome, BusUnavailable) for outcome in outcomes)
 
 
 class Merging:

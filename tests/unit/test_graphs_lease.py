@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from typing import override
 
 import pytest
+from structlog.testing import capture_logs
 from tests.services.virtual_time import VIRTUAL
 from tests.unit.test_job_account import Kept
 
 from graphweft_contracts import BusUnavailable
+from graphweft_workers.archive.blob_records import BlobRecords
+from graphweft_workers.archive.blobs import ArchiveReadOnly, open_blobs
 from graphweft_workers.replay.graphs_lease import LEASE, GraphsLease
 from graphweft_workers.support.timing import TIMING
 
@@ -57,13 +62,96 @@ async def test_of_commands_that_begin_at_once_one_works_at_a_time(kept: Kept) ->
     assert kept.found == {}
 
 
-@pytest.mark.parametrize("record", [b'{"command": "graphweft rebuild", "asks": false}', b"?"])
-async def test_a_killed_command_holds_the_next_one_up_for_the_lease_alone(kept: Kept, record: bytes) -> None:
-    kept.found[f"{LEASE}shop/0"] = record
+@pytest.mark.parametrize("name", ["0" * 32, "f" * 32])
+@pytest.mark.parametrize(
+    "record",
+    [
+        b'{"command": "graphweft rebuild", "where": "", "since": "", "asks": true, "over": []}',
+        b'{"command": "graphweft rebuild", "asks": false}', b"{}", b"[]", b"", b"not JSON", b"[" * 5_000,
+    ],
+    ids=lambda record: record[:26].decode(),
+)  # fmt: skip
+async def test_a_killed_command_holds_the_next_one_up_for_the_lease_alone(kept: Kept, record: bytes, name: str) -> None:
+    kept.found[f"{LEASE}shop/{name}"] = record
     begun = VIRTUAL.monotonic()
     async with lease(kept).held():
         assert LEASE_S <= VIRTUAL.monotonic() - begun <= LEASE_S + TIMING.replay.lease_beat_s
         assert len(kept.found) == 1
+
+
+async def test_one_that_waits_for_a_killed_one_is_not_taken_for_killed(kept: Kept) -> None:
+    kept.found[f"{LEASE}shop/{'0' * 32}"] = b"?"
+    working = most = done = 0
+
+    async def one(after_s: float) -> None:
+        nonlocal working, most, done
+        await VIRTUAL.sleep(after_s)
+        async with lease(kept).held():
+            working += 1
+            most = max(most, working)
+            await VIRTUAL.sleep(30.0)
+            working -= 1
+            done += 1
+
+    outcomes = await asyncio.gather(*(one(number * 0.7) for number in range(12)), return_exceptions=True)
+    assert (most, done >= 1) == (1, True)
+    assert all(outcome is None or isinstance(outcome, BusUnavailable) for outcome in outcomes)
+
+
+async def test_commands_with_bus_and_archive_exclude_those_that_have_one_of_both(kept: Kept, tmp_path: Path) -> None:
+    archive = BlobRecords(open_blobs(str(tmp_path)))
+    whole = [(kept, archive), (kept,), (archive,)]
+    for places, others in (whole[0], whole[1:]), (whole[1], whole[:1]), (whole[2], whole[:1]):
+        async with GraphsLease(*places, app_id="shop", command="graphweft rebuild", clock=VIRTUAL).held():
+            for each in others:
+                other = GraphsLease(*each, app_id="shop", command="graphweft erase", clock=VIRTUAL)
+                with pytest.raises(BusUnavailable, match="`graphweft rebuild` works on the graphs of 'shop'"):
+                    async with other.held():
+                        pytest.fail("two at once")
+        assert kept.found == (await archive.after(None)).found == {}
+
+
+async def test_a_command_is_ended_though_one_with_the_archive_alone_has_taken_over_and_ended(tmp_path: Path) -> None:
+    bus, archive = Stalled(), BlobRecords(open_blobs(str(tmp_path)))
+
+    first = GraphsLease(bus, archive, app_id="shop", command="graphweft erase", clock=VIRTUAL)
+
+    async def work() -> None:
+        async with first.held():
+            bus.stops = True  # it stands still at its next sign of life
+            await asyncio.Event().wait()
+
+    working = asyncio.create_task(work())
+    await bus.stopped.wait()
+    async with GraphsLease(archive, app_id="shop", command="graphweft rebuild", clock=VIRTUAL).held():
+        pass
+    with pytest.raises(BusUnavailable, match="another command has taken over"):
+        await first.check()
+    bus.goes_on.set()
+    with pytest.raises(BusUnavailable, match="another command has taken over the graphs of 'shop'"):
+        async with asyncio.timeout(30):
+            await working
+
+
+class ReadOnly(Kept):
+    """Records of an archive that can only be read."""
+
+    @override
+    async def put(self, key: str, record: bytes | None) -> None:
+        raise ArchiveReadOnly("no right to write")
+
+
+@pytest.mark.parametrize("alone", [False, True])
+async def test_a_command_reads_an_archive_that_it_must_not_write(kept: Kept, *, alone: bool) -> None:
+    places = [ReadOnly()] if alone else [kept, ReadOnly()]
+    held = GraphsLease(*places, app_id="shop", command="graphweft rebuild", clock=VIRTUAL)
+    with capture_logs() as logged:
+        async with held.held():
+            await VIRTUAL.sleep(5.0)
+            await held.check()
+            assert bool(kept.found) is not alone
+    assert [each["event"] for each in logged] == ["no_lease_in_the_archive"]
+    assert kept.found == {}
 
 
 class Stalled(Kept):

@@ -37,7 +37,9 @@ _SCHEMA: Final = frozenset({"INDEX", "CONSTRAINT", "VECTOR", "FULLTEXT", "RANGE"
 _PREFIXES: Final = frozenset({"CYPHER", "EXPLAIN", "PROFILE"})
 _FIRST: Final = WRITING | {"MATCH", "OPTIONAL", "WITH", "UNWIND", "RETURN", "CALL"}
 _NO_DATETIME: Final = "pass the time as ISO 8601 text in a parameter"
-_OWN_PROPERTIES: Final = frozenset({"partition", "pos", "plan", "done", "note", "app_id", "only", "lock"})
+_OWN_PROPERTIES: Final = frozenset(
+    {"partition", "pos", "plan", "done", "note", "app", "app_id", "only", "lock", "kept", "rejected", "erasures"}
+)
 
 
 def own_problems(query: Outline, role: Role, uuids: int) -> Iterator[QueryProblem]:
@@ -168,27 +170,68 @@ def _is_admin(words: QueryWords, clause: Clause) -> bool:
 
 
 def bare_nodes(query: Outline) -> Iterator[tuple[str, int]]:
-    """Yield (keyword, offset) for each lone node pattern that may match graphweft's own nodes, the checkpoints.
+    """Yield (keyword, offset) for each lone node pattern that may match graphweft's own nodes, such as checkpoints.
 
-    Such a pattern has no label, and has no properties or one that checkpoints have.
+    Such a pattern names no label that each node must have, and has no properties or one that these nodes have.
     """
     words = query.words
     seen: set[str] = set()
     for clause in query.clauses:
         for index in clause.words:
-            name = words.identifier(index + 1)
-            end = index + 2 if name else index + 1
+            name = words.identifier(index + 1) if words.keyword(index + 1) not in ("WHERE", "IS") else ""
             alone = (
                 clause.keyword in ("MATCH", "MERGE")
                 and words.text(index) == "("
-                and (words.keyword(index - 1) in ("MATCH", "MERGE") or words.text(index - 1) in (",", "="))
-                and (words.text(end) == ")" or _own_map(words, end))
+                and _begins_path(words, index - 1)
+                and _may_be_own(words, index + 2 if name else index + 1)
                 and not _begins_relationship(words, words.closing(index) + 1)
             )
             if alone and name not in seen:
                 yield clause.keyword, words.tokens[index].start
             if words.identifier(index) and _names_variable(words, index, clause):
                 seen.add(words.identifier(index))
+
+
+def _begins_path(words: QueryWords, before: int) -> bool:
+    """Tell whether a path may begin behind the index: in a clause, in an assignment, or in brackets of one."""
+    while words.text(before) == "(":
+        before -= 2 if words.keyword(before - 1) in ("SHORTESTPATH", "ALLSHORTESTPATHS") else 1
+    return words.keyword(before) in ("MATCH", "MERGE") or words.text(before) in (",", "=")
+
+
+def _may_be_own(words: QueryWords, index: int) -> bool:
+    """Tell whether a node that has none but graphweft's labels may match a pattern, which goes on at the index."""
+    may_be = True
+    if words.text(index) == ":" or words.keyword(index) == "IS":
+        may_be, index = _without_labels(words, index + 1)
+    return may_be and (words.text(index) == ")" or words.keyword(index) == "WHERE" or _own_map(words, index))
+
+
+def _without_labels(words: QueryWords, index: int) -> tuple[bool, int]:
+    """Return whether a label expression is true for a node without any label that it names, and where it ends."""
+    found, index = _with_each(words, index)
+    while words.text(index) == "|":
+        other, index = _with_each(words, index + 2 if words.text(index + 1) == ":" else index + 1)
+        found = found or other
+    return found, index
+
+
+def _with_each(words: QueryWords, index: int) -> tuple[bool, int]:
+    found, index = _negated(words, index)
+    while words.text(index) in ("&", ":"):
+        other, index = _negated(words, index + 1)
+        found = found and other
+    return found, index
+
+
+def _negated(words: QueryWords, index: int) -> tuple[bool, int]:
+    turned = False
+    while words.text(index) == "!":
+        turned, index = not turned, index + 1
+    if words.text(index) == "(":
+        found, _ = _without_labels(words, index + 1)
+        return found != turned, words.closing(index) + 1
+    return (words.text(index) == "%") != turned, index + 1
 
 
 def _own_map(words: QueryWords, brace: int) -> bool:
@@ -202,18 +245,18 @@ def _own_map(words: QueryWords, brace: int) -> bool:
 
 def _begins_relationship(words: QueryWords, index: int) -> bool:
     """Tell whether a mandatory relationship begins at the index; graphweft's own nodes have no relationships."""
-    if words.text(index) in ("--", "<--", "-->"):
-        return True
-    if words.text(index) not in ("-", "<", "<-", "->"):
+    if words.text(index) not in ("-", "<"):
         return False
+    # A path of length 0 is the node itself: ``*0..2``, ``{0,2}``, ``{,2}``, or ``*`` behind the arrow.
     bracket = next((place for place in range(index, index + 3) if words.text(place) == "["), None)
-    if bracket is None:
-        return True
-    end = words.closing(bracket)
-    # A path of length 0 is the node itself.
-    return not any(
-        words.text(place) == "*" and words.text(place + 1).startswith("0") for place in range(bracket + 1, end)
-    )
+    if bracket is not None:
+        inside = range(bracket + 1, words.closing(bracket))
+        if any(words.text(place) == "*" and words.text(place + 1).startswith("0") for place in inside):
+            return False
+        index = words.closing(bracket) + 1
+    while words.text(index) in ("-", "<", ">"):
+        index += 1
+    return words.text(index) != "*" and not (words.text(index) == "{" and words.text(index + 1) in ("0", ","))
 
 
 def _names_variable(words: QueryWords, index: int, clause: Clause) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NoReturn, override
+from typing import NoReturn
 
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order
 from graphweft_contracts.rules_log import Activation, StoredRules
+from graphweft_workers.archive.blob_records import BlobRecords
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.ports.blobs import BlobStore
@@ -28,7 +29,7 @@ def archive_bus(blobs: BlobStore) -> Bus:
         dead_letters=_Letters(state),
         rules=_Rules(state),
         purges=_Purges(),
-        usage=_Records(),
+        usage=BlobRecords(blobs),
         offsets=OffsetForm.EITHER,
         close=_nothing,
         gives_partitions=True,
@@ -173,20 +174,14 @@ class _Rules:
         _refuse()
 
 
-class _Records:
+class _Purges:
     """There are none."""
 
     async def put(self, key: str, record: bytes | None) -> None:
-        _refuse()
+        """Do nothing: without a bus there is nobody to tell, and the next bus says nothing of graphs from before it."""
 
     async def after(self, mark: int | None) -> Records:
         return Records(found={}, mark=0)
-
-
-class _Purges(_Records):
-    @override
-    async def put(self, key: str, record: bytes | None) -> None:
-        """Do nothing: without a bus there is nobody to tell, and the next bus says nothing of graphs from before it."""
 
 
 def _refuse() -> NoReturn:

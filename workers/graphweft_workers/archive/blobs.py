@@ -29,6 +29,10 @@ class ArchiveUnavailable(BusUnavailable):
     """The archive does not answer. What was written before is there."""
 
 
+class ArchiveReadOnly(ArchiveUnavailable):
+    """The archive refuses a write, because it is one to read only or this process has no right to."""
+
+
 class FileSystemBlobs:
     """``BlobStore`` below one URL."""
 
@@ -67,7 +71,8 @@ class FileSystemBlobs:
             if isinstance(error, ArchiveUnavailable):
                 raise
             # Each file system has errors of its own.
-            raise ArchiveUnavailable(
+            refused = isinstance(error, OSError) and error.errno in _NO_RIGHT and work != self._get
+            raise (ArchiveReadOnly if refused else ArchiveUnavailable)(
                 f"the archive {self._place} does not work: {type(error).__name__}: {error}. {_next(error)}"
             ) from error
 

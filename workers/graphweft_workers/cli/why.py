@@ -81,11 +81,14 @@ async def why(
                 recorded = await work.record(target, graph, found)
         elapsed = SYSTEM_CLOCK.monotonic() - started
         near: list[str] = []
-        if not (recorded.changed if recorded else found.rows):
+        older = await work.older()
+        if not older and not (recorded.changed if recorded else found.rows):
             near = await hints(log.live, app, target)
             there = await NodeReader(target, keys, log.live, app).read()
             near[:0] = there_hints(there, target)
-    report = WhyReport(target=target, found=found, recorded=recorded, near=near, seconds=elapsed, payload=payload)
+    report = WhyReport(
+        target=target, found=found, recorded=recorded, older=older, near=near, seconds=elapsed, payload=payload
+    )
     show(report, json=json)
 
 

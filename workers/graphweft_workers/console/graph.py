@@ -53,7 +53,7 @@ class NodeQuestion(AppQuestion):
 async def graph_page(sources: Sources, viewer: Viewer, question: GraphQuestion) -> dict[str, Any]:
     """Return a part of an app's graph, and how large the graph is."""
     app_id = viewer.app(question.app)
-    found = await picture_of(sources.graph, app_id, question, redacts=sources.redacts)
+    found = await picture_of(await sources.graph_of(app_id), app_id, question, redacts=sources.redacts)
     return picture_dict(found) | {"began": await _began(sources, app_id)}
 
 
@@ -69,7 +69,8 @@ def picture_dict(found: Picture) -> dict[str, Any]:
 
 async def search(sources: Sources, viewer: Viewer, question: NodeSearch) -> dict[str, Any]:
     """Return nodes with a text: by their keys in the whole graph, and by any property in its first nodes."""
-    app_id, graph = viewer.app(question.app), sources.graph
+    app_id = viewer.app(question.app)
+    graph = await sources.graph_of(app_id)
     found = Picture(redacts=sources.redacts)
     values = _values(question.text)
     labels, uncounted = await labels_of(graph, app_id)
@@ -100,7 +101,8 @@ async def search(sources: Sources, viewer: Viewer, question: NodeSearch) -> dict
 
 async def node(sources: Sources, viewer: Viewer, question: NodeQuestion) -> dict[str, Any]:
     """Return a node with its properties, the keys that name it in rules, and some of its relationships."""
-    app_id, graph = viewer.app(question.app), sources.graph
+    app_id = viewer.app(question.app)
+    graph = await sources.graph_of(app_id)
     if not graph.dialect.is_node_id(question.id):
         raise Problem(422, "invalid-question", "the id is not one of this graph server")
     table = await graph.read(app_id, queries.node(graph.dialect), {"id": question.id}, timeout_s=READ_S)

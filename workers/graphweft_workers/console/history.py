@@ -77,13 +77,14 @@ async def why(sources: Sources, viewer: Viewer, question: WhyQuestion) -> dict[s
         if question.exact and found.rows:
             async with scratch_graph(sources.settings, log, rules) as graph:
                 recorded = await work.record(target, graph, found)
-    told = WhyReport(target=target, found=found, recorded=recorded).to_dict()
+        older = await work.older()
+    told = WhyReport(target=target, found=found, recorded=recorded, older=older).to_dict()
     told["writes"] = [
         each
         for each in told["writes"]
         if each["workflow"] is None or viewer.uses(app_id, each["workflow"])
     ]  # fmt: skip
-    wanted = ("entries", "lost", "exact", "total", "writes", "not_recorded", "like_live")
+    wanted = ("entries", "lost", "exact", "total", "writes", "not_recorded", "like_live", "older")
     return {name: shown(told[name], redacts=sources.redacts) for name in wanted if name in told}
 
 

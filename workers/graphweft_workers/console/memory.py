@@ -60,7 +60,8 @@ async def scopes(sources: Sources, viewer: Viewer, question: ScopesQuestion) -> 
     """
     app_id = viewer.app(question.app)
     given = {"scan": MOST_SCANNED + 1, "limit": _SCOPES + 1}  # one more of each tells that there are more
-    rows = (await sources.graph.read(app_id, list_scopes(), given, timeout_s=_READ_S)).dicts()
+    graph = await sources.graph_of(app_id)
+    rows = (await graph.read(app_id, list_scopes(), given, timeout_s=_READ_S)).dicts()
     return {
         "scopes": [shown(row, redacts=False) for row in rows[:_SCOPES]],
         "scopes_limit": _SCOPES if len(rows) > _SCOPES else None,
@@ -71,10 +72,11 @@ async def scopes(sources: Sources, viewer: Viewer, question: ScopesQuestion) -> 
 async def remembered(sources: Sources, viewer: Viewer, question: ScopeQuestion) -> dict[str, Any]:
     """Return memories and facts of a scope; facts that no longer hold are among them."""
     app_id, scope = viewer.app(question.app), question.scope().given
+    graph = await sources.graph_of(app_id)
     given = {**scope, "limit": question.limit}
 
     async def rows(statement: str) -> list[dict[str, Any]]:
-        table = await sources.graph.read(app_id, statement, given, timeout_s=_READ_S)
+        table = await graph.read(app_id, statement, given, timeout_s=_READ_S)
         return [shown(row, redacts=sources.redacts) for row in table.dicts()]
 
     facts = [*await rows(list_facts(scope)), *await rows(list_relations(scope))]

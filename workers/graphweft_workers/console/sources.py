@@ -14,6 +14,8 @@ from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.rules_log import Activation, active_for
 from graphweft_rules import RuleSet
+from graphweft_workers.gateway.problems import Problem
+from graphweft_workers.ports.basis_comparison import BasisComparison
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.processes.console import RuleFaults
@@ -50,11 +52,21 @@ class Sources:
         default_factory=lambda: BoundedDict(_MOST_RULES)
     )
     """What the linter says of files of a rule set, by the digest of the rule set and the names of the files."""
+    _comparison: BasisComparison = field(init=False)
     _decoder: Decoder | None = None
     _rules: RulesAt | None = None
     _compiled: set[str] = field(default_factory=set[str])
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _status: tuple[float, ServiceStatus] | None = None
+
+    def __post_init__(self) -> None:
+        self._comparison = BasisComparison(self.graph, self.bus.purges)
+
+    async def graph_of(self, app_id: str) -> GraphStore:
+        """Return the graphs, to show that of an app. Raises ``Problem`` if it may hold what was erased."""
+        if older := await self._comparison.older(app_id):
+            raise Problem(503, "unavailable", f"{older[:1].upper()}{older[1:]}.")
+        return self.graph
 
     @property
     def redacts(self) -> bool:

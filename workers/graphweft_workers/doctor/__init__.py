@@ -21,7 +21,7 @@ from graphweft_workers.engine.log.log_time import ClocksDiffer, log_time
 from graphweft_workers.ports.check import Check
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.graph_basis import GraphBasis, why_older
-from graphweft_workers.ports.graph_store import GraphStore, OtherGraph
+from graphweft_workers.ports.graph_store import GraphStore, MarksLost, OtherGraph
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.ports.position_note import PositionNote
@@ -338,7 +338,7 @@ async def _of_apps(
     async with aclosing(make_graph(settings)) as graph:
         try:
             for app_id in (await apps_of_graphs(graph))[:_MOST_GRAPHS]:
-                with suppress(OtherGraph):  # see ``_owners``
+                with suppress(OtherGraph, MarksLost):  # see ``_owners`` and ``_lost_graphs``
                     if said := await look(graph, app_id):
                         apps.append(f"{app_id}: {said}")
         except (GraphUnavailable, QueryFailed) as error:
@@ -655,7 +655,7 @@ async def _erased_again(settings: Settings, needed: Mapping[str, GraphBasis]) ->
             try:
                 if await why_older(store, app_id, needed[app_id], timeout_s=_GRAPH_S):
                     apps.append(app_id)
-            except QueryFailed:  # of this app alone
+            except (QueryFailed, MarksLost):  # of this app alone
                 continue
             except GraphUnavailable:
                 return []  # another check says that the server does not answer
@@ -679,6 +679,8 @@ async def _lost_graphs(store: GraphStore, partitions: Sequence[int]) -> list[str
             checkpoints = await store.checkpoints(app_id, timeout_s=_GRAPH_S)
         except OtherGraph:  # see ``_owners``
             continue
+        except MarksLost:
+            checkpoints = {}
         if any(
             is_after(offset, checkpoints[number].offset if number in checkpoints else "")
             for number, offset in offsets.items()
@@ -696,7 +698,7 @@ async def _without_history(settings: Settings, store: GraphStore) -> list[str]:
     for app_id in (await restored_apps(blobs))[:_MOST_GRAPHS]:
         try:
             marks = await store.checkpoints(app_id, timeout_s=_GRAPH_S)
-        except OtherGraph:  # see ``_owners``
+        except (OtherGraph, MarksLost):  # see ``_owners`` and ``_lost_graphs``
             continue
         there = {prelude_of(number) for number in marks if is_of_prelude(number)}
         if any(prelude.number not in there for prelude in await preludes_in(blobs, app_id)):

@@ -6,13 +6,14 @@ relies on that for a moment, and asks only then.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager
+from functools import partial
 
 from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import Clock
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.recent_answers import RecentAnswers
 
 logger = get_logger("graphweft.graph")
 
@@ -23,22 +24,19 @@ class GraphOwners:
     def __init__(self, ask: Callable[[str], Awaitable[object]], *, clock: Clock, fresh_s: float) -> None:
         """``ask`` reads whose the graph of an app is: within ``asking``, it calls ``saw``, and raises for another."""
         self._ask = ask
-        self._clock = clock
         self._fresh_s = fresh_s
-        self._seen: BoundedDict[str, float] = BoundedDict()
-        """By app: when its graph last said that it is the app's, or that there is none, on the monotonic clock."""
-        self._asked: dict[str, asyncio.Future[None]] = {}
-        """By app: somebody asks now."""
+        self._own = RecentAnswers[str, bool](clock=clock, fresh_s=fresh_s)
+        """By app: its graph has said that it is the app's, or that there is none."""
         self._reported: BoundedDict[str, str] = BoundedDict()
         """By app: the other app that the log has named."""
 
     def __contains__(self, app_id: str) -> bool:
         """Tell whether the graph has said that it is the app's, however long ago."""
-        return app_id in self._seen
+        return self._own.last(app_id) is not None
 
     def is_fresh(self, app_id: str) -> bool:
         """Tell whether the graph said not long ago that it is the app's."""
-        return self._clock.monotonic() - self._seen.get(app_id, -self._fresh_s) < self._fresh_s
+        return self._own.last(app_id, self._fresh_s) is not None
 
     def saw(self, app_id: str, owners: Iterable[object], place: str) -> str:
         """Note what a graph says, which may name no app. Return the other app that it names, empty if it is the app's.
@@ -47,10 +45,10 @@ class GraphOwners:
         """
         others = sorted({str(owner) for owner in owners if owner is not None and owner != app_id})
         if not others:
-            self._seen[app_id] = self._clock.monotonic()
+            self._own.note(app_id, True)
             self._reported.pop(app_id, None)
             return ""
-        self._seen.pop(app_id, None)
+        self._own.forget(app_id)
         if self._reported.get(app_id) != others[0]:
             self._reported[app_id] = others[0]
             logger.warning("graph_of_another_app", app_id=app_id, owner=others[0], place=place)
@@ -58,24 +56,12 @@ class GraphOwners:
 
     def forget(self, app_id: str) -> None:
         """Ask the next time."""
-        self._seen.pop(app_id, None)
+        self._own.forget(app_id)
 
-    @contextlib.contextmanager
-    def asking(self, app_id: str) -> Generator[None]:
+    def asking(self, app_id: str) -> AbstractContextManager[None]:
         """Let others wait for the call within, which asks the graph, instead of asking too."""
-        if app_id in self._asked:
-            yield
-            return
-        asked = self._asked[app_id] = asyncio.get_running_loop().create_future()
-        try:
-            yield
-        finally:
-            del self._asked[app_id]
-            asked.set_result(None)
+        return self._own.asking(app_id)
 
     async def check(self, app_id: str) -> None:
         """Return if the graph is the app's; ask only if that is not known. Raises like ``ask``."""
-        if not self.is_fresh(app_id) and (asked := self._asked.get(app_id)) is not None:
-            await asyncio.shield(asked)
-        if not self.is_fresh(app_id):
-            await self._ask(app_id)
+        await self._own.get(app_id, partial(self._ask, app_id))

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-from graphweft_contracts import Transient
+from graphweft_contracts import QueryFailed, Transient
 from graphweft_contracts.clock import Clock
 from graphweft_workers.engine.log.series_store import is_outdated, read_marks
 from graphweft_workers.engine.partition import Partition
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import CommittedPosition
-from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.graph_store import START, GraphStore, MarksLost
+from graphweft_workers.ports.offsets import is_after
+from graphweft_workers.support.lazy_logger import get_logger
+
+logger = get_logger("graphweft.mutation")
 
 _REPLACED: Final = "the graph server was emptied, restored or replaced"
 _ERASED: Final = "entries were erased"
@@ -20,7 +25,7 @@ _ERASED: Final = "entries were erased"
 
 
 class GraphWatch:
-    """Lets the partitions of a worker be opened anew whose graphs, or whose past, are not what they were."""
+    """Looks whether graphs, and the past of partitions, are what they were; if not, events are read again."""
 
     def __init__(
         self, bus: Bus, graph: GraphStore, partitions: Mapping[int, Partition], *, clock: Clock, every_s: float
@@ -31,6 +36,8 @@ class GraphWatch:
         self._partitions = partitions
         self._clock = clock
         self._every_s = every_s
+        self._round: deque[tuple[int, str]] = deque()
+        """Graphs that are looked at one by one, as (partition, app): a graph may be deleted while its app is quiet."""
 
     async def run(self) -> None:
         """Look until it is cancelled."""
@@ -39,12 +46,35 @@ class GraphWatch:
             before = {number: (each, each.positions.kept) for number, each in self._partitions.items()}
             with contextlib.suppress(Transient):
                 await self._look_at_graphs(before)
+            with contextlib.suppress(Transient, QueryFailed):
+                await self._look_at_next_graph()
             if any(partition.recent.has_series for partition, _ in before.values()):
                 with contextlib.suppress(Transient):
                     stored = await read_marks(self._bus.series)
                     for number, (partition, _) in before.items():
                         if is_outdated(stored, number, partition.recent):
                             partition.reopen(_ERASED)
+
+    async def _look_at_next_graph(self) -> None:
+        """Compare where a graph stands with what it had reached, of one app in turn."""
+        if not self._round:
+            self._round.extend((number, app) for number, each in self._partitions.items() for app in each.reached)
+        while self._round:
+            number, app_id = self._round.popleft()
+            partition = self._partitions.get(number)
+            if partition is not None and (reached := partition.reached.get(app_id)):
+                break
+        else:
+            return
+        try:
+            at = (await self._graph.checkpoints(app_id, timeout_s=self._every_s)).get(number, START).offset
+        except MarksLost as error:
+            await self._graph.progress(app_id, number)
+            logger.warning("graph_marks_lost", app_id=app_id, message=f"{error}. They are there again")
+            return
+        # The server names an app no more whose graph graphweft itself has deleted.
+        if is_after(reached, at) and is_after((await self._graph.reached(number)).get(app_id, ""), at):
+            await partition.read_again(app_id, at)
 
     async def _look_at_graphs(self, before: Mapping[int, tuple[Partition, CommittedPosition | None]]) -> None:
         """Compare what the graph server says of partitions with what it was told."""

@@ -16,7 +16,7 @@ from graphweft.tracing import with_trace
 from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import DeadLetter, Event, InvalidEvent, PartitionRefused, Transient, wire
 from graphweft_contracts.clock import Clock
-from graphweft_workers.engine.known_erasures import KnownErasures
+from graphweft_workers.engine.log.known_erasures import KnownErasures
 from graphweft_workers.engine.usage.job_account import JobAccount, LossReason
 from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.job import AppWait, JobOutcome, JobSkip, SkipReason
@@ -136,12 +136,10 @@ class JobOutput:
     async def _put_letters(self, letters: Sequence[DeadLetter], known: int) -> None:
         if not letters:
             return
-        apps = [letter.app_id or "" for letter in letters]
-        await self._check(set(apps), known)
+        await self._check({letter.app_id or "" for letter in letters}, known)
         await self._letters.put(letters)
         for letter in letters:
             DEAD_LETTERS_WRITTEN.add(1, letter.reason, app=letter.app_id or "")
-        await self._look_back(apps, known)
 
     async def _check(self, apps: Collection[str], known: int) -> None:
         await self._erasures.follow()

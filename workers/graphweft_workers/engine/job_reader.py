@@ -10,8 +10,8 @@ from typing import Any
 from graphweft_contracts import InvalidEvent, wire
 from graphweft_contracts.clock import Clock
 from graphweft_workers.engine.job_progress import JobProgress, WaitingApp
-from graphweft_workers.engine.known_erasures import KnownErasures
 from graphweft_workers.engine.log.duplicates import RecentEvents, identity_of
+from graphweft_workers.engine.log.known_erasures import KnownErasures
 from graphweft_workers.engine.log.leases import Lease
 from graphweft_workers.engine.log.turns import TurnClock
 from graphweft_workers.engine.usage.job_account import JobAccount

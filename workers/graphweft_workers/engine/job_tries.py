@@ -9,7 +9,7 @@ from graphweft_contracts.clock import Clock
 from graphweft_workers.engine.job_output import FailedApps, JobOutput
 from graphweft_workers.engine.job_progress import JobProgress
 from graphweft_workers.engine.job_reader import JobReader
-from graphweft_workers.engine.known_erasures import KnownErasures
+from graphweft_workers.engine.log.known_erasures import KnownErasures
 from graphweft_workers.engine.log.leases import Lease
 from graphweft_workers.engine.usage.job_account import JobAccount, WaitKey
 from graphweft_workers.ports.event_log import CommittedPosition

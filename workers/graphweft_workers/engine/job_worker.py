@@ -18,12 +18,13 @@ from typing import Final, Self
 from graphweft.transport import Transport
 from graphweft_contracts import BusUnavailable, Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.engine.failures.letters_after_erasures import LettersAfterErasures
 from graphweft_workers.engine.job_output import FailedApps, JobOutput
 from graphweft_workers.engine.job_progress import JobProgress, WaitingApp
 from graphweft_workers.engine.job_reader import JobReader
 from graphweft_workers.engine.job_tries import JobTries
-from graphweft_workers.engine.known_erasures import KnownErasures
 from graphweft_workers.engine.log.duplicates import RecentEvents
+from graphweft_workers.engine.log.known_erasures import KnownErasures
 from graphweft_workers.engine.log.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.engine.usage.job_account import WHAT_WAITS, JobAccount, WaitKey
 from graphweft_workers.ports.bus import Bus
@@ -64,9 +65,11 @@ class JobWorker:
         """What the job waits for, and what it left out."""
         self._erasures = erasures = KnownErasures(bus.purges)
         self._reader = JobReader(bus, job, erasures, account, batch_events=batch_events, logger=logger, clock=clock)
+        self._letters = LettersAfterErasures(bus)
         self._output = JobOutput(
-            transport, bus.dead_letters, erasures, job.group, account, logger=logger, clock=clock, timing=timing.jobs
-        )
+            transport, self._letters, erasures, job.group, account,
+            logger=logger, clock=clock, timing=timing.jobs,
+        )  # fmt: skip
         self._tries = JobTries(job, self._reader, self._output, erasures, account, clock=clock, timing=timing.jobs)
         self._tick_at: dict[int, float] = {}
         """By partition: when its tick is due. One that comes back keeps its turn, and a new one has it at once."""
@@ -96,6 +99,7 @@ class JobWorker:
     async def _work_on(self, lease: Lease) -> None:
         number = lease.number
         await self._erasures.follow()
+        await self._letters.begin()
         progress = JobProgress(await self._bus.partitions.committed(number))
         # A copy of an event from before the position is handled again; its results are copies too.
         recent = RecentEvents()

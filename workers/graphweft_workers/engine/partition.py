@@ -114,7 +114,7 @@ class Partition:
         self._window = ReadingWindow(opening.start, parts.windows)
         self._rules = parts.state.rules.cursor(self.number, opening.start.offset)
         self._skips = Skips(self.number)
-        writer = AppWriter(
+        self._writer = writer = AppWriter(
             parts.state, self.number, opening.passed_over, opening.recent,
             reached=opening.reached, as_lived=self._as_lived, again=opening.again,
         )  # fmt: skip
@@ -157,6 +157,18 @@ class Partition:
         """Let the partition be opened anew soon; see ``graph_watch``."""
         self._must_reopen = why
         self._lease.break_off()
+
+    @property
+    def reached(self) -> Mapping[str, str]:
+        """See ``OlderGraphs.reached``."""
+        return self._writer.older.reached
+
+    async def read_again(self, app_id: str, offset: str) -> None:
+        """Read the events of an app again, whose graph stands at an offset that is before ``reached``.
+
+        An app that has events in hand notices it by itself. Raises ``BusUnavailable``.
+        """
+        await self._queues.read_again(app_id, offset)
 
     # Read, decode, match, arrange
 
@@ -372,7 +384,12 @@ class AppWriter:
         await self.older.check_obstacle(app_id, events)
         reached = await self.state.applier.apply(self.number, app_id, checkpoint, events, strikes=strikes)
         self._checkpoints[app_id] = reached
+        self.older.reach(app_id, reached.offset)
         return reached
+
+    def forget(self, app_id: str) -> None:
+        """Ask the graph of an app again where it stands."""
+        self._checkpoints.pop(app_id, None)
 
     async def _prepare(self, app_id: str, events: Sequence[LoggedEvent]) -> None:
         """Create the indexes that events need, and announce erasures, before the first row."""

@@ -13,6 +13,7 @@ from graphweft_rules import RuleSet
 from graphweft_workers.apps import Quotas
 from graphweft_workers.engine.apply.older_graph import Obstacle, no_obstacle
 from graphweft_workers.engine.apply.worker_state import WorkerState
+from graphweft_workers.engine.failures.letters_after_erasures import LettersAfterErasures
 from graphweft_workers.engine.failures.returned_rules import ReturnedRules
 from graphweft_workers.engine.graph_watch import GraphWatch
 from graphweft_workers.engine.log.leases import LEASE_S, Lease, LeaseHolder
@@ -27,6 +28,7 @@ from graphweft_workers.engine.usage.memory_quota import MemoryQuota
 from graphweft_workers.engine.usage.name_quota import NameQuota
 from graphweft_workers.engine.usage.usage_reporter import MeasuredGraphs, UsageReporter
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.rule_sets.active_rules import ActiveRules, FixedRules
 from graphweft_workers.support.lazy_logger import get_logger
@@ -83,7 +85,8 @@ class MutationWorker:
         self._opening = PartitionOpening(bus, graph, checkpoints_s=timing.checkpoints_s)
         self._warming: asyncio.Task[None] | None = None
         self._effects: EffectReporter | None = None
-        letters = bus.dead_letters
+        self._letters = LettersAfterErasures(bus)
+        letters: DeadLetters = self._letters
         if effects_keep and bus.effects is not None:
             self._effects = EffectReporter(
                 bus.effects, bus.usage, name=name, keep=effects_keep, clock=clock, timing=timing.effects
@@ -179,6 +182,7 @@ class MutationWorker:
             ) from error
 
     async def _open(self, lease: Lease, run: str) -> Partition:
+        await self._letters.begin()
         await self._rules.refresh()
         if self._warming is None or (self._warming.done() and self._warming.exception() is not None):
             self._warming = asyncio.create_task(self._arrangers.warm(ALL_APPS))

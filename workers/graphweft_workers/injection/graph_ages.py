@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
-from graphweft_contracts.bounded_dict import BoundedDict
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
@@ -18,21 +18,10 @@ from graphweft_workers.injection.purges import PurgeFollower
 from graphweft_workers.ports.graph_basis import GraphBasis, why_older
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.recent_answers import RecentAnswers
 from graphweft_workers.support.timing import TIMING, ContextTiming
 
 logger = get_logger("graphweft.injection")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Age:
-    """What a graph said of itself."""
-
-    needed: GraphBasis
-    """What it was compared with."""
-    seen: float
-    """Monotonic time at which it was asked."""
-    older: str
-    """Why it is older; empty: it is not."""
 
 
 @dataclass(slots=True)
@@ -45,8 +34,11 @@ class GraphAges:
     background: Background
     clock: Clock = SYSTEM_CLOCK
     timing: ContextTiming = TIMING.context
-    _ages: BoundedDict[str, _Age] = field(default_factory=BoundedDict[str, _Age])
-    _asking: dict[str, asyncio.Task[_Age]] = field(default_factory=dict[str, "asyncio.Task[_Age]"])
+    _answers: RecentAnswers[tuple[str, GraphBasis], str] = field(init=False)
+    """By app, and by what its graph needs to have: why the graph is older; empty: it is not."""
+
+    def __post_init__(self) -> None:
+        self._answers = RecentAnswers(clock=self.clock, fresh_s=self.timing.age_recent_s)
 
     async def older(self, app_id: str, until: float) -> str:
         """Return why an app's graph must not be served; empty: it may be.
@@ -54,42 +46,37 @@ class GraphAges:
         Raises ``GraphUnavailable`` if that is not known by the monotonic time ``until``. The graph has said so within
         ``ContextTiming.age_s``.
         """
-        if self.purges.mark is None:
+        if not self.purges.has_read:
             await asyncio.wait([self.purges.read()], timeout=max(0.0, until - self.clock.monotonic()))
-        if self.purges.mark is None:
+        if not self.purges.has_read:
             raise GraphUnavailable("the bus has not said yet whether something was erased: ask again")
         needed = self.purges.needed.get(app_id)
         if needed is None:
             return ""
-        age, now = self._ages.get(app_id), self.clock.monotonic()
-        if age is not None and age.needed != needed:
-            age = None
-        if age is not None and now < age.seen + self.timing.age_recent_s:
-            return age.older
-        asking = self._asking.get(app_id)
-        if asking is None:
-            asking = self._asking[app_id] = self.background.start(self._ask(app_id, needed))
-            asking.add_done_callback(lambda _: self._asking.pop(app_id, None))
-        if age is not None and not age.older and now < age.seen + self.timing.age_s:
+        key = app_id, needed
+        if (recent := self._answers.last(key, self.timing.age_recent_s)) is not None:
+            return recent
+        asking = self.background.begin(self._answers.get(key, partial(self._ask, app_id, needed)))
+        if self._answers.last(key, self.timing.age_s) == "":
             return ""
         await asyncio.wait([asking], timeout=max(0.0, until - self.clock.monotonic()))
-        if not asking.done() or asking.cancelled():
+        if not asking.done() or asking.cancelled() or (older := asking.result()) is None:
             raise GraphUnavailable("the graph did not say in time whether it is older than an erasure")
-        return asking.result().older
+        return older
 
-    async def _ask(self, app_id: str, needed: GraphBasis) -> _Age:
-        seen = self.clock.monotonic()
-        try:
-            older = await why_older(self.graph, app_id, needed, timeout_s=self.timing.version_s)
-        except GraphUnavailable:
-            self.breaker.failed(app_id)
-            raise
-        except QueryFailed as error:
-            raise GraphUnavailable(f"the graph did not say whether it is older than an erasure: {error}") from error
-        self.breaker.succeeded(app_id)
-        if older:
-            self.purges.drop(app_id)
-            if (before := self._ages.get(app_id)) is None or not before.older:
-                logger.error("graph_is_older", app_id=app_id, message=older)
-        age = self._ages[app_id] = _Age(needed=needed, seen=seen, older=older)
-        return age
+    async def _ask(self, app_id: str, needed: GraphBasis) -> None:
+        key = app_id, needed
+        with self._answers.asking(key):
+            try:
+                older = await why_older(self.graph, app_id, needed, timeout_s=self.timing.version_s)
+            except GraphUnavailable:
+                self.breaker.failed(app_id)
+                raise
+            except QueryFailed as error:
+                raise GraphUnavailable(f"the graph did not say whether it is older than an erasure: {error}") from error
+            self.breaker.succeeded(app_id)
+            if older:
+                self.purges.drop(app_id)
+                if not self._answers.last(key):
+                    logger.error("graph_is_older", app_id=app_id, message=older)
+            self._answers.note(key, older)

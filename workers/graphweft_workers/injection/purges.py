@@ -8,6 +8,7 @@ arrived. A worker announces an erasure before it applies it, so whoever knows th
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from graphweft_contracts import BusUnavailable
@@ -16,7 +17,7 @@ from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.cache import Cache
 from graphweft_workers.ports.fact_retriever import FactRetriever
 from graphweft_workers.ports.graph_basis import GraphBasis
-from graphweft_workers.ports.purges import purges_after
+from graphweft_workers.ports.purges import PurgeReader, Purges
 from graphweft_workers.ports.records import RecordLog
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 from graphweft_workers.support.lazy_logger import get_logger
@@ -38,33 +39,44 @@ class PurgeFollower:
     """Monotonic time at which the last successful read began."""
     failed: int = 0
     """Reads that failed."""
-    needed: dict[str, GraphBasis] = field(default_factory=dict[str, GraphBasis])
-    """By app: what its graph needs to have, by the purges that were read."""
-    mark: int | None = None
-    """Where to go on reading; None: nothing was read yet."""
-    _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _reader: PurgeReader = field(init=False)
     _waiting: asyncio.Task[None] | None = None
+    _begun: int = -1
+    """``PurgeReader.begun`` when ``_waiting`` was started."""
+
+    def __post_init__(self) -> None:
+        self._reader = PurgeReader(self.log, handle=self._handle)
+
+    @property
+    def needed(self) -> Mapping[str, GraphBasis]:
+        """By app: what its graph needs to have, by the purges that were read."""
+        return self._reader.needed
+
+    @property
+    def has_read(self) -> bool:
+        """Whether anything was read yet."""
+        return self._reader.has_read
 
     async def follow(self) -> None:
         """Apply the purges up to now. Raises ``BusUnavailable``."""
-        async with self._reading:
-            began = self.clock.monotonic()
-            try:
-                found = await purges_after(self.log, self.mark)
-            except BusUnavailable:
-                self.failed += 1
-                raise
-            if not found.complete:
-                logger.warning("purges_of_another_bus", next="all cached rows are dropped")
-                self._purge()
-                self.needed.clear()
-            elif self.mark is None:
-                self._purge()  # of rows from before, it is not known what was erased
-            for purge in found.found if self.mark is not None else ():
+        began = self.clock.monotonic()
+        try:
+            await self._reader.read()
+        except BusUnavailable:
+            self.failed += 1
+            raise
+        self.followed = max(self.followed, began)
+
+    def _handle(self, purges: Purges) -> None:
+        if purges.complete:
+            for purge in purges.found:
                 self.drop(purge.app_id, None if purge.partition is None else (purge.partition, purge.offset))
-            self.needed |= found.needed
-            self.mark = found.mark if found.complete else None  # then all that the other bus says is read
-            self.followed = began
+            return
+        if self.followed > float("-inf"):
+            logger.warning("purges_of_another_bus", next="all cached rows are dropped")
+        self.cache.purge()
+        self.indexes.purge()
+        self._forget_facts()
 
     def drop(self, app_id: str, place: tuple[int, str] | None = None) -> None:
         """Drop what is remembered of an app's graph: see ``Cache.purge_app``."""
@@ -81,22 +93,16 @@ class PurgeFollower:
 
     def read(self) -> asyncio.Task[None]:
         """Return a task that applies the purges up to now or later; requests share it, and it never raises."""
-        if self._waiting is None or self._waiting.done():
+        if self._waiting is None or self._begun != self._reader.begun:
+            self._begun = self._reader.begun
             self._waiting = self.background.start(self._read())
         return self._waiting
-
-    def _purge(self) -> None:
-        self.cache.purge()
-        self.indexes.purge()
-        self._forget_facts()
 
     def _forget_facts(self, app_id: str | None = None, place: tuple[int, str] | None = None) -> None:
         if self.facts is not None:
             self.facts.forget(app_id, place)
 
     async def _read(self) -> None:
-        async with self._reading:
-            self._waiting = None  # later requests must not share what is sent now
         try:
             await self.follow()
         except BusUnavailable as error:

@@ -8,6 +8,7 @@ from itertools import batched
 from typing import Final, Protocol
 
 from graphweft_contracts import DeadLetter, wire
+from graphweft_workers.ports.event_log import Entry
 
 FIELDS: Final = b',"fields":{'
 """Where the entry begins in the JSON of a dead letter. Texts before it cannot contain it: their quotes are escaped."""
@@ -41,6 +42,12 @@ def without_fields(body: bytes) -> bytes:
     """Return the JSON of a dead letter without its entry, which is the last and largest part."""
     at = body.find(FIELDS)
     return body if at < 0 else body[:at] + NO_FIELDS
+
+
+def letter_of_rest(letter: DeadLetter, rest: Sequence[str], first: Entry | None) -> DeadLetter:
+    """Return a letter for some of its entries. ``first`` is the first of them; for None it only refers to them."""
+    fields = {} if first is None else wire.pack(first.fields)
+    return letter.of_entries(tuple(rest)).model_copy(update={"fields": fields, "event_id": None})
 
 
 def first_letters(

@@ -47,6 +47,10 @@ class OtherGraph(PlaceTaken):
         return error
 
 
+class MarksLost(GraphUnavailable):
+    """The app's graph is there, and nodes of graphweft's own are gone from it. The next event makes them again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """How far one partition's events have taken effect in one graph.
@@ -370,8 +374,9 @@ class PartitionGraph(GraphWrites, Protocol):
         """Return the checkpoints of all partitions in the app's graph by one small read-only query.
 
         Equal checkpoints mean an equal graph if only ``apply`` writes to it. Without a graph the result is empty.
-        Raises ``GraphUnavailable`` also after ``timeout_s`` and for an overwritten checkpoint; ``QueryFailed`` like
-        ``progress``, and ``OtherGraph`` if the graph says that it is another app's.
+        Raises ``GraphUnavailable`` also after ``timeout_s`` and for an overwritten checkpoint, ``MarksLost`` if the
+        graph has to say whose it is and does not, ``QueryFailed`` like ``progress``, and ``OtherGraph`` if the graph
+        says that it is another app's.
         """
         ...
 

@@ -6,12 +6,14 @@ keeps it, so a copy of the graph server's data from before is found to be one.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from graphweft_contracts import BusUnavailable
 from graphweft_workers.ports.graph_basis import GraphBasis
 from graphweft_workers.ports.records import RecordLog
 
@@ -72,7 +74,7 @@ class Purges:
     mark: int
     """Where to go on reading."""
     complete: bool = True
-    """Whether the log was followed without a gap. If not, it was recreated: any rows may have been purged."""
+    """Whether these are all since the last read. If not, nothing is known of before: any rows may have been purged."""
 
     @property
     def needed(self) -> dict[str, GraphBasis]:
@@ -101,3 +103,54 @@ async def purges_after(log: RecordLog, mark: int | None) -> Purges:
         with contextlib.suppress(ValueError):
             found.append(Purge.decode(record))
     return Purges(found=found, mark=read.mark, complete=read.complete)
+
+
+class PurgeReader:
+    """Knows the purges of a bus up to its last read; callers that ask at once share a read.
+
+    Of a bus that was emptied or replaced, it reads at once all that is there now.
+    """
+
+    def __init__(self, log: RecordLog, *, handle: Callable[[Purges], None] = lambda _: None) -> None:
+        """``handle`` gets the purges of each read, before those who asked for it go on."""
+        self.needed: dict[str, GraphBasis] = {}
+        """See ``Purges.needed``."""
+        self.begun: int = 0
+        """Reads that have begun. While it stays the same, a call of ``read`` learns no less than a later one."""
+        self._log = log
+        self._handle = handle
+        self._mark: int | None = None
+        self._reading = asyncio.Lock()
+        self._ended: tuple[int, BusUnavailable | None] = (0, None)
+        """The number of the last read, and why it failed."""
+
+    @property
+    def has_read(self) -> bool:
+        """Whether anything is known."""
+        return self._mark is not None
+
+    async def read(self) -> None:
+        """Learn of all purges that were put before this call. Raises ``BusUnavailable``."""
+        begun = self.begun
+        async with self._reading:
+            if self._ended[0] <= begun:
+                self.begun += 1
+                self._ended = self.begun, await self._read()
+            if (error := self._ended[1]) is not None:
+                raise error
+
+    async def _read(self) -> BusUnavailable | None:
+        try:
+            found = await purges_after(self._log, self._mark)
+            if self._mark is not None and not found.complete:
+                self._mark = None
+                found = await purges_after(self._log, None)
+        except BusUnavailable as error:
+            return error
+        if self._mark is None:
+            found = replace(found, complete=False)
+            self.needed.clear()
+        self.needed |= found.needed
+        self._mark = found.mark
+        self._handle(found)
+        return None

@@ -19,7 +19,7 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.archive.archived_bus import archived
 from graphweft_workers.archive.archiver import archive_now
 from graphweft_workers.archive.erasure import count_entries, count_undecided, erase_entries, erased_offsets
-from graphweft_workers.archive.erasures import alone, begin_erasure, end_erasure
+from graphweft_workers.archive.erasures import begin_erasure, end_erasure
 from graphweft_workers.archive.log_gaps import LogGap, check_accepted, log_gaps, without
 from graphweft_workers.archive.prelude_erasure import erase_restored
 from graphweft_workers.archive.reader import ArchiveReader
@@ -31,7 +31,7 @@ from graphweft_workers.engine.log.series_store import forget_marks
 from graphweft_workers.engine.usage.waits import count_skips, forget_skips
 from graphweft_workers.ports.blobs import BlobStore
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.dead_letters import letter_pages
+from graphweft_workers.ports.dead_letters import letter_of_rest, letter_pages
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_basis import GraphBasis, logged_basis
 from graphweft_workers.ports.graph_store import GraphStore
@@ -101,7 +101,9 @@ class Erasure:
         self._timing = timing
         self._reader = ArchiveReader(blobs)
         self._state = ArchivedState(blobs)
-        self._lease: GraphsLease | None = None
+        self._lease = GraphsLease.of(
+            replace(alone, archive=blobs), subject.app_id, "graphweft erase", clock=clock, timing=timing.replay
+        )
         self._deleted = 0
         """Snapshots that were deleted."""
         self._number = 0
@@ -117,11 +119,7 @@ class Erasure:
         After an interruption a further call goes on. Raises ``BusUnavailable``, ``GraphUnavailable``,
         ``ArchiveUnavailable``, and ``InvalidSettings`` as ``Rebuild`` does.
         """
-        app_id, timing = self._subject.app_id, self._timing
-        self._lease = GraphsLease(
-            self._alone.usage, app_id=app_id, command="graphweft erase", clock=self._clock, timing=timing.replay
-        )
-        async with alone(self._blobs, app_id, clock=self._clock, timing=timing.archive), self._lease.held():
+        async with self._lease.held():
             return await self._run()
 
     async def _run(self) -> list[PlaceOfRemains]:
@@ -350,10 +348,7 @@ class Erasure:
     async def _letter_of(self, letter: DeadLetter, offsets: tuple[str, ...]) -> DeadLetter | None:
         """Return the letter for other entries; None if none of them can be read any more."""
         there = await self._reader.entries(letter.partition, offsets)
-        if not there:
-            return None
-        shorter = letter.of_entries(tuple(entry.offset for entry in there))
-        return shorter.model_copy(update={"fields": wire.pack(there[0].fields), "event_id": None})
+        return letter_of_rest(letter, [entry.offset for entry in there], there[0]) if there else None
 
     async def _forget_skips(self) -> list[PlaceOfRemains]:
         """Remove what jobs left out of the app; they count no users."""
@@ -374,8 +369,7 @@ class Erasure:
     async def _erase_from_graph(self) -> PlaceOfRemains:
         app_id = self._subject.app_id
         found = await self._nodes()
-        if self._lease is not None:
-            await self._lease.check()
+        await self._lease.check()
         for store in self._kept:
             await store.whole.drop(app_id)
         log = self._archived()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 from graphweft_contracts import GraphUnavailable, InvalidSettings, QueryFailed
@@ -10,7 +9,7 @@ from graphweft_workers.archive.preludes import is_of_prelude, prelude_of
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_basis import GraphBasis, logged_basis, read_basis, write_basis
 from graphweft_workers.ports.graph_store import GraphStore, is_new
-from graphweft_workers.ports.purges import purges_after
+from graphweft_workers.ports.purges import PurgeReader
 from graphweft_workers.replay.app_log import AppLog
 
 
@@ -20,11 +19,7 @@ class GraphObstacles:
     def __init__(self, bus: Bus, graph: GraphStore) -> None:
         self._bus = bus
         self._graph = graph
-        self._needed: dict[str, GraphBasis] = {}
-        self._mark: int | None = None
-        self._reads = 0
-        """Reads of the purges that were begun."""
-        self._reading = asyncio.Lock()
+        self._purges = PurgeReader(bus.purges)
 
     async def older(self, app_id: str, partition: int) -> str:
         """See ``Obstacle``: whether the graph is from before one that took its place, by what the bus says.
@@ -32,7 +27,8 @@ class GraphObstacles:
         A graph that is new gets the basis of one that the log makes. Raises ``BusUnavailable`` and
         ``GraphUnavailable``.
         """
-        needed = await self._needed_of(app_id)
+        await self._purges.read()
+        needed = self._purges.needed.get(app_id)
         if needed is None:
             return ""
         basis = await self._basis(app_id)
@@ -50,6 +46,11 @@ class GraphObstacles:
         marks = await log.marks()
         basis = await self._basis(app_id)
         way = f"run `graphweft rebuild --app {app_id} --swap`"
+        if is_new(marks) and await self._graph.whole.node_counts(app_id):
+            return (
+                f"the graph of {app_id!r} holds nodes and does not say of which events: somebody has deleted "
+                f"graphweft's own nodes from it: {way}"
+            )
         try:
             preludes = {prelude.number for prelude in await log.preludes()}
         except InvalidSettings as error:
@@ -61,7 +62,9 @@ class GraphObstacles:
             )
         wanted = logged_basis(await self._bus.rules.activations(), app_id)
         count = (await log.erasures()).count
-        if (needed := await self._needed_of(app_id)) is not None:  # of erasures whose archive this worker may not have
+        await self._purges.read()
+        needed = self._purges.needed.get(app_id)
+        if needed is not None:  # of erasures whose archive this worker may not have
             count = max(count, needed.erasures)
         if basis == GraphBasis() and is_new(marks):
             if wanted or count:
@@ -79,17 +82,3 @@ class GraphObstacles:
 
     def _log(self, app_id: str) -> AppLog:
         return AppLog(bus=self._bus, app_id=app_id, live=self._graph)
-
-    async def _needed_of(self, app_id: str) -> GraphBasis | None:
-        """Return what the bus says now of an app; apps that are opened at once share a read."""
-        begun = self._reads
-        async with self._reading:
-            if self._reads == begun:
-                self._reads += 1
-                found = await purges_after(self._bus.purges, self._mark)
-                if not found.complete:
-                    self._needed.clear()
-                    found = await purges_after(self._bus.purges, None)
-                self._needed |= found.needed
-                self._mark = found.mark
-        return self._needed.get(app_id)

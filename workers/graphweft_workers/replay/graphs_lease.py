@@ -1,8 +1,9 @@
 """Who may make, exchange and delete the graphs of an app: one command at a time.
 
-Each command has a record on the bus, which it renews, so the next one tells a command that works from one that was
-killed. The records save work and say who works. What keeps a graph from the writes of two commands is the graph itself:
-its checkpoints and the mark of a load, see ``WholeGraphs.load``.
+Each command has a record on the bus and in the archive, as far as it uses them, and renews it. So the next one tells a
+command that works from one that was killed, also if one of the two has the archive alone. The records save work and say
+who works. What keeps a graph from the writes of two commands is the graph itself: its checkpoints and the mark of a
+load, see ``WholeGraphs.load``.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ import socket
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Self
 from uuid import uuid4
 
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.archive.blob_records import BlobRecords
+from graphweft_workers.archive.blobs import ArchiveReadOnly
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.records import RecordLog
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.tasks import end_tasks
@@ -66,20 +70,28 @@ class GraphsLease:
 
     def __init__(
         self,
-        records: RecordLog,
-        *,
+        *places: RecordLog,
         app_id: str,
         command: str,
         clock: Clock = SYSTEM_CLOCK,
         timing: ReplayTiming = TIMING.replay,
     ) -> None:
-        """``records`` are ``Bus.usage``; ``command`` is as an operator gives it, such as ``graphweft rebuild``."""
-        self._records = records
+        """See ``of``. ``places`` are those of the record: commands with one in common exclude each other."""
+        self._places = list(places)
         self._app_id = app_id
         self._command = command
         self._clock = clock
         self._timing = timing
         self._own = f"{LEASE}{app_id}/{uuid4().hex}"
+
+    @classmethod
+    def of(
+        cls, bus: Bus, app_id: str, command: str, *, clock: Clock = SYSTEM_CLOCK, timing: ReplayTiming = TIMING.replay
+    ) -> Self:
+        """Return the lease of a command, named as an operator gives it, such as ``graphweft rebuild``."""
+        archive = [] if bus.archive is None else [BlobRecords(bus.archive)]
+        places = dict.fromkeys([bus.usage, *archive])  # one, if there is an archive alone
+        return cls(*places, app_id=app_id, command=command, clock=clock, timing=timing)
 
     async def check(self) -> None:
         """Raise ``BusUnavailable`` if another command has taken the lease over: it took this one for killed."""
@@ -88,6 +100,8 @@ class GraphsLease:
 
     def _loss(self, found: Mapping[str, bytes]) -> BusUnavailable | None:
         """Return the error if the records say that the lease is lost."""
+        if not self._places:
+            return None
         taker = next((each for each in map(_decoded, found.values()) if self._own in each.over), None)
         return None if self._own in found and taker is None else self._taken(taker)
 
@@ -113,13 +127,16 @@ class GraphsLease:
             asks=True,
         )
         try:
-            await self._put(record)
+            await self._put_first(record)
+            if not self._places:
+                yield
+                return
             record = await self._wait_for_others(record)
             async with self._renewed(record):
                 yield
         finally:
             with contextlib.suppress(BusUnavailable):  # then it ends as that of a killed command does
-                await asyncio.shield(self._records.put(self._own, None))
+                await asyncio.shield(self._remove(self._own))
 
     async def _wait_for_others(self, record: _Record) -> _Record:
         """Return the record of the holder when nobody else has the lease. Of two that wait, the smaller name has it."""
@@ -149,7 +166,7 @@ class GraphsLease:
                 holder = replace(record, asks=False, over=tuple(over))
                 await self._put(holder)
                 for key in over:
-                    await self._records.put(key, None)
+                    await self._remove(key)
                 late = [each for key, each in (await self._found()).items() if key != self._own and key not in over]
                 if rival := next((each for each in map(_decoded, late) if not each.asks), None):
                     raise self._refusal(rival)
@@ -196,9 +213,35 @@ class GraphsLease:
         finally:
             await end_tasks(renewing)
 
+    async def _put_first(self, record: _Record) -> None:
+        """Put the record, and go on without an archive that can only be read, as a copy for a rehearsal."""
+        for each in [*self._places]:
+            try:
+                await each.put(self._own, record.encode())
+            except ArchiveReadOnly as error:
+                self._places.remove(each)
+                logger.warning(
+                    "no_lease_in_the_archive", app_id=self._app_id, error=str(error),
+                    message=f"a command on the graphs of {self._app_id!r} that has this archive alone does not see "
+                    "this one: give none meanwhile",
+                )  # fmt: skip
+
     async def _put(self, record: _Record) -> None:
-        await self._records.put(self._own, record.encode())
+        for each in self._places:
+            await each.put(self._own, record.encode())
+
+    async def _remove(self, key: str) -> None:
+        for each in self._places:
+            await each.put(key, None)
 
     async def _found(self) -> Mapping[str, bytes]:
+        """Return the records of all places; the own one only if it is in each: another command may see one alone."""
+        found, is_there = dict[str, bytes](), True
+        for each in self._places:
+            records = (await each.after(None)).found
+            found |= records
+            is_there = is_there and self._own in records
         prefix = f"{LEASE}{self._app_id}/"
-        return {key: each for key, each in (await self._records.after(None)).found.items() if key.startswith(prefix)}
+        return {
+            key: record for key, record in found.items() if key.startswith(prefix) and (is_there or key != self._own)
+        }

@@ -19,6 +19,7 @@ from graphweft_rules import RuleSet
 from graphweft_workers.archive.joins import has_rebuilt, to_rebuild
 from graphweft_workers.archive.log_gaps import LogGap
 from graphweft_workers.archive.preludes import Prelude, is_of_prelude
+from graphweft_workers.engine.failures.letters_after_erasures import LettersAfterErasures
 from graphweft_workers.engine.log.ledger_reader import ledger_by_other_rules
 from graphweft_workers.engine.plan.digest import Digest, read_digest
 from graphweft_workers.engine.plan.graph_marks import has_plan, is_loading, is_sealed
@@ -453,7 +454,7 @@ class Rebuild:
         if bus.archive is None or app_id not in await to_rebuild(bus.archive):
             return
         letters = failed_letters(self.done.values())
-        await put_letters(bus.dead_letters, (each for each in letters if not is_of_prelude(each.partition)))
+        await put_letters(LettersAfterErasures(bus), (each for each in letters if not is_of_prelude(each.partition)))
         await has_rebuilt(bus.archive, app_id)
 
     async def _has_nodes(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Final
 from graphweft_contracts import BusUnavailable, DeadLetter, InvalidEvent, wire
 from graphweft_contracts.rules_log import Activation, StoredRules, restated_scope
 from graphweft_rules import RuleSet
+from graphweft_workers.engine.failures.letters_after_erasures import LettersAfterErasures
 from graphweft_workers.engine.failures.skips import MOST_OFFSETS, letter_of_skips
 from graphweft_workers.engine.log.effect_ledger import is_of_rules
 from graphweft_workers.engine.log.ledger_reader import ledger_by_other_rules
@@ -64,7 +65,7 @@ class Restatement:
         for partition, offset in until.items():
             new |= {letter.id: letter for letter in await self._skips(partition, offset)}
         old = [letter for letter in await all_letters(bus.dead_letters) if self._is_judged(letter)]
-        await put_letters(bus.dead_letters, new.values())
+        await put_letters(LettersAfterErasures(bus), new.values())
         removed = 0
         for letter in old:
             if letter.id not in new:

@@ -148,7 +148,7 @@ class Restore:
         ``bus`` has the archive ``blobs`` behind it. Raises like ``check``, ``GraphDiffers``, and ``InvalidSettings`` if
         events of the app arrive meanwhile; then nothing of the app is left but these events.
         """
-        lease = GraphsLease(bus.usage, app_id=self._app_id, command="graphweft restore")
+        lease = GraphsLease.of(replace(bus, archive=blobs), self._app_id, "graphweft restore")
         async with lease.held():
             return await self._run(bus, blobs, lease)
 

@@ -27,6 +27,8 @@ class WhyReport:
     found: LogFindings
     recorded: RecordResult | None = None
     """What the replay found; None without one."""
+    older: str = ""
+    """Why the app's graph is from before an erasure or a restatement, and what to do; empty: it is not."""
     near: Sequence[str] = ()
     """Hints where nothing was found."""
     seconds: float = 0.0
@@ -48,6 +50,7 @@ class WhyReport:
             "total": self.found.rows if self.recorded is None else self.recorded.changed,
             "writes": [_writer_dict(writer, payload=self.payload) for writer in newest],
             "hints": list(self.near),
+            "older": self.older or None,
             "seconds": round(self.seconds, 3),
         }
         if self.recorded is not None:
@@ -67,7 +70,9 @@ class WhyReport:
         """Yield it for people."""
         yield from map(printable, _lines(self.target, self.found, self.recorded, payload=self.payload))
         yield from (Notice(printable(line)) for line in self.near)
-        yield from _notices(self.found, self.recorded)
+        if self.older:
+            yield Notice(f"{self.older[:1].upper()}{self.older[1:]}. This is what the log says, which has it no more.")
+        yield from _notices(self.found, self.recorded, compared=not self.older)
 
 
 def _lines(target: NodeTarget, found: LogFindings, recorded: RecordResult | None, *, payload: bool) -> Iterator[str]:
@@ -146,7 +151,7 @@ def _target_text(target: NodeTarget) -> str:
     return what if target.property is None else f"{what}.{target.property}"
 
 
-def _notices(found: LogFindings, recorded: RecordResult | None) -> Iterator[Part]:
+def _notices(found: LogFindings, recorded: RecordResult | None, *, compared: bool) -> Iterator[Part]:
     if found.gaps:
         lost = "; ".join(map(str, found.gaps))
         yield Notice(f"The log lacks {lost}: events in them are not counted.")
@@ -160,7 +165,7 @@ def _notices(found: LogFindings, recorded: RecordResult | None) -> Iterator[Part
     for letter in recorded.letters:
         what = f"{letter.rule}/{letter.mutation} at {letter.offset}"
         yield Notice(f"failed, and has not failed live: {what}: {letter.message}")
-    if recorded.like_live is False:
+    if compared and recorded.like_live is False:
         yield Notice(
             "The app's graph has another content than this: something else than the rules has written to it, or a rule "
             "gives other results each time."

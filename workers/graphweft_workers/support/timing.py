@@ -249,6 +249,8 @@ class MemoryTiming:
     """Limit of a query for all memories of an app that are due."""
     behind_s: float = 0.1
     """When a job looks again whether the mutation workers have applied an event."""
+    older_s: float = 5.0
+    """The same for a graph from before an erasure, which has to be made anew."""
     under_way_s: float = 600.0
     """How long a summary may be on its way: then its thread is looked at again."""
     last_pause_s: float = 60.0
@@ -275,14 +277,10 @@ class ModelTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveTiming:
-    """Archivers, and erasures in an archive."""
+    """Archivers."""
 
     letters_s: float = 30.0
     """How often the dead letters are copied."""
-    beat_s: float = 1.0
-    """How often an erasure gives a sign of life."""
-    stale_s: float = 10.0
-    """An erasure that gave none for this long was killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

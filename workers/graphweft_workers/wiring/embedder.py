@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from graphweft_workers.ports.graph_store import GraphStore
+    from graphweft_workers.ports.records import RecordLog
 
 _FORMS: Final = (
     "none, "
@@ -74,12 +75,12 @@ def with_default_embedder(settings: Settings) -> Settings:
 
 
 def new_vectors(
-    graph: GraphStore, app_id: str, embedder: Embedder, *, time: datetime, again: bool
+    graph: GraphStore, purges: RecordLog, app_id: str, embedder: Embedder, *, time: datetime, again: bool
 ) -> AsyncIterator[list[Event]]:
     """Return the events with new vectors of an app's memories: see ``features.memory.embedding.embed_again``."""
     from graphweft_workers.features.memory.embedding import embed_again
 
-    return embed_again(graph, app_id, embedder, time=time, again=again)
+    return embed_again(graph, purges, app_id, embedder, time=time, again=again)
 
 
 def _openai(settings: Settings, model: str) -> Embedder:

@@ -29,7 +29,7 @@ from graphweft_workers.drivers.neo4j.statements import (
 )
 from graphweft_workers.drivers.neo4j.timing import NEO4J_TIMING, Neo4jTiming
 from graphweft_workers.drivers.neo4j.url import APP, split_neo4j_url, tls_options
-from graphweft_workers.ports.graph_store import OtherGraph, PlaceTaken
+from graphweft_workers.ports.graph_store import MarksLost, OtherGraph, PlaceTaken
 
 _OLDEST: Final = (5, 23)
 """The first version with ``CALL (n) { … }``."""
@@ -193,7 +193,7 @@ class Databases:
     async def owned_rows(self, app_id: str, statement: str, limit_s: float) -> list[list[Any]]:
         """Return the rows of a statement whose last column is the owner of the app's graph; none without a graph.
 
-        Raises ``PlaceTaken`` if it belongs to another app.
+        Raises ``PlaceTaken`` if it belongs to another app, and ``MarksLost`` if it does not say to which.
         """
         graph = await self.graph(app_id)
         with self.owners.asking(app_id):
@@ -205,10 +205,16 @@ class Databases:
                 if not (graph.made and code_of(error.__cause__) == errors.NO_DATABASE):
                     raise
                 rows = []
-            if rows:
+            if rows and rows[0][-1] is not None:
                 self._check_owner(rows[0][-1], app_id, graph)
             else:
                 self.owners.forget(app_id)
+            if rows and rows[0][-1] is None:
+                raise MarksLost(
+                    f"{self._place(graph)} holds a graph that does not say that it is the one of {app_id!r}: somebody "
+                    "has deleted the node `__App`, which is graphweft's own. Nothing is read from it until a worker "
+                    "has put it back, with the app's next event or after some seconds for each app"
+                )
         return rows
 
     def _check_owner(self, owner: Any, app_id: str, graph: Database) -> None:
@@ -216,7 +222,7 @@ class Databases:
 
         The error appears in replies and dead letters of ``app_id``, which is another tenant.
         """
-        place = f"the database {graph.database!r}" if graph.database else "the only database of this Neo4j server"
+        place = self._place(graph)
         if not (other := self.owners.saw(app_id, [owner], place)):
             return
         if graph.own:
@@ -226,6 +232,10 @@ class Databases:
             "in the log and with `graphweft doctor`): give each app a server of its own "
             "(neo4j://{app_id}.example:7687 in GRAPHWEFT_GRAPH_URL), or use Neo4j Enterprise or FalkorDB"
         )
+
+    @staticmethod
+    def _place(graph: Database) -> str:
+        return f"the database {graph.database!r}" if graph.database else "the only database of this Neo4j server"
 
     @contextlib.asynccontextmanager
     async def session(

@@ -38,10 +38,15 @@ MAKE_CHECKPOINT: Final = (
 )
 READ_CHECKPOINTS: Final = "MATCH (p:__Progress) RETURN p.partition, p.pos, p.plan, p.done"
 READ_OWNED_CHECKPOINTS: Final = (
-    "MATCH (a:__App) OPTIONAL MATCH (p:__Progress) RETURN p.partition, p.pos, p.plan, p.done, a.app_id"
+    "OPTIONAL MATCH (a:__App) OPTIONAL MATCH (p:__Progress) WITH a, p WHERE a IS NOT NULL OR p IS NOT NULL "
+    "RETURN p.partition, p.pos, p.plan, p.done, a.app_id"
 )
-"""With the app whose graph it is; one row without a partition if there is no checkpoint."""
-OWNER: Final = "MATCH (a:__App) RETURN a.app_id"
+"""With the app whose graph it is; one row without a partition if there is no checkpoint, none without a graph."""
+OWNER: Final = (
+    "OPTIONAL MATCH (a:__App) OPTIONAL MATCH (p:__Progress) WITH a, count(p) AS marks WHERE a IS NOT NULL OR marks > 0 "
+    "RETURN a.app_id"
+)
+"""One row without an app for a graph whose node ``__App`` is gone, none without a graph."""
 VALUES: Final = "__gw_in"
 """The only parameter of statements that run often. The server plans a statement anew, for up to half a second, when a
 parameter is null for once, or when a text or a list has ten times the size; it does not look into maps for that."""

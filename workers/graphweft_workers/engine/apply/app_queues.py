@@ -84,6 +84,7 @@ class AppQueues:
         self._slots = asyncio.Semaphore(apps_at_once)
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
+        self._closed = False
         self._troubles = AppTroubles(
             writer, before, run=run, check=check, given=self._given_to, changed=self._changed.set, clock=clock,
             timing=timing,
@@ -194,6 +195,17 @@ class AppQueues:
             queue.park(self._given_to(queue), self._before.reported_of(app_id), self._events)
             self._start(queue)
 
+    async def read_again(self, app_id: str, offset: str) -> None:
+        """Let an app that has nothing to do read all its events again: its graph stands at an offset, see ``lost``."""
+        await self._writer.older.pass_over_as_lived()
+        queue = self._queue(app_id)
+        if queue.is_busy or self._closed:
+            return
+        self._writer.forget(app_id)
+        queue.park(self._given_to(queue), self._before.reported_of(app_id), self._events)
+        self._troubles.begin_again(queue, self._writer.older.lost(app_id, offset))
+        self._start(queue)
+
     def park_dear(self, app_id: str) -> None:
         """Park an app whose events take much of the worker's time."""
         queue = self._queue(app_id)
@@ -229,6 +241,7 @@ class AppQueues:
 
     async def aclose(self) -> None:
         """Cancel all work; the graphs' checkpoints say how far it got."""
+        self._closed = True
         tasks = [queue.task for queue in self._busy.values() if queue.task is not None]
         for task in tasks:
             task.cancel()

@@ -44,6 +44,10 @@ class QueueWriter(Protocol):
         """See ``AppWriter.apply``."""
         ...
 
+    def forget(self, app_id: str) -> None:
+        """See ``AppWriter.forget``."""
+        ...
+
 
 class AppTroubles:
     """Lets the apps of one partition wait until they can go on."""
@@ -85,7 +89,8 @@ class AppTroubles:
             case RulesLost():
                 await self._await_rules(queue, error)
             case OlderGraph():
-                await self._begin_again(queue, error)
+                await self._writer.older.pass_over_as_lived()
+                self.begin_again(queue, error)
             case SlowWrites():
                 await self._rest(queue, error)
             case GraphUnavailable():
@@ -115,10 +120,9 @@ class AppTroubles:
                 break
         queue.rejoin()
 
-    async def _begin_again(self, queue: AppQueue, error: OlderGraph) -> None:
-        """Read all events of an app again, since its graph lacks some that had taken effect."""
+    def begin_again(self, queue: AppQueue, error: OlderGraph) -> None:
+        """Let an app read all its events again, since its graph lacks some; ``pass_over_as_lived`` was called."""
         logger.warning("graph_is_behind", partition=self._writer.number, app_id=queue.app_id, message=str(error))
-        await self._writer.older.pass_over_as_lived()
         given = self._given(queue)
         queue.begin_again(later(self._before.reported_of(queue.app_id), (queue.floor or given).offset))
         self.again = later(self.again, given.offset)

@@ -64,16 +64,28 @@ class OlderGraphs:
         """Tell whether the events of an app are read again."""
         return app_id in self._apps
 
+    @property
+    def reached(self) -> Mapping[str, str]:
+        """By app: the offset that the checkpoint of its graph has reached, as far as that is known."""
+        return self._reached
+
+    def reach(self, app_id: str, offset: str) -> None:
+        """Note that the graph of an app stands at an offset."""
+        self._reached[app_id] = offset
+
     def check(self, app_id: str, offset: str) -> None:
         """Raise ``OlderGraph`` if a graph, which stands at an offset, has not reached what it had."""
-        reached = self._reached.get(app_id, "")
-        if is_after(reached, offset):
-            del self._reached[app_id]
-            self._apps.add(app_id)
-            raise OlderGraph(
-                f"the graph of {app_id!r} stands at {offset or 'the start'} of partition {self._number} and was at "
-                f"{reached}: it was deleted or replaced by an older one. All events of the app are read again"
-            )
+        if is_after(self._reached.get(app_id, ""), offset):
+            raise self.lost(app_id, offset)
+
+    def lost(self, app_id: str, offset: str) -> OlderGraph:
+        """Note that a graph, which stands at an offset, has not reached what it had; return the error that says so."""
+        reached = self._reached.pop(app_id, "")
+        self._apps.add(app_id)
+        return OlderGraph(
+            f"the graph of {app_id!r} stands at {offset or 'the start'} of partition {self._number} and was at "
+            f"{reached}: it was deleted or replaced by an older one. All events of the app are read again"
+        )
 
     async def check_obstacle(self, app_id: str, events: Sequence[LoggedEvent]) -> None:
         """Raise ``NeedsRebuild`` if events are to take effect again, and the log alone does not bring them all back."""

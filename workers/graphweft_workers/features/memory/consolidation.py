@@ -151,7 +151,7 @@ class ConsolidationJob(Job):
         now = self._clock.now()
         if self._retention.goes_by_age:
             now = await log_time(self._bus, skew_s=self._timing.skew_s, clock=self._clock)
-        async for outcomes in self._retention.due(now):
+        async for outcomes in self._retention.due(now, older=self._progress.older):
             yield outcomes
 
     @override

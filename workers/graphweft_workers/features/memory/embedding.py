@@ -10,12 +10,15 @@ from itertools import batched
 from typing import Any, Final
 from uuid import uuid4
 
-from graphweft_contracts import Event, MemoryMessage, channels
+from graphweft_contracts import BusUnavailable, Event, GraphUnavailable, MemoryMessage, channels
 from graphweft_contracts.memory import MemoryAdd, MemoryUpdate, derived_id, memory_id, version_of
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, as_vector, embed_each
+from graphweft_workers.engine.log.known_erasures import KnownErasures
 from graphweft_workers.features.declarations import SOURCE
+from graphweft_workers.ports.basis_comparison import BasisComparison
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.job import Job, JobEvent, JobSkip
+from graphweft_workers.ports.records import RecordLog
 from graphweft_workers.retrieval.records import MEMORY_LABEL
 from graphweft_workers.support.lazy_logger import get_logger
 
@@ -173,21 +176,31 @@ def _data(id: str, version: str | None, model: str, vector: list[float]) -> dict
 
 
 async def embed_again(
-    graph: GraphStore, app_id: str, embedder: Embedder, *, time: datetime, again: bool
+    graph: GraphStore, purges: RecordLog, app_id: str, embedder: Embedder, *, time: datetime, again: bool
 ) -> AsyncIterator[list[Event]]:
     """Yield events with new vectors of an app's memories: of those without one of this model, or ``again`` of all.
 
-    The graph says which memories there are, so nothing that was erased is read again. A text that the embedder refuses
-    has no event. Raises ``EmbedderUnavailable``, and as ``GraphStore.read`` does.
+    The graph says which memories there are. Texts that were read before an erasure was announced in ``purges`` are read
+    again, and give no event if they are gone. A text that the embedder refuses has no event. Raises
+    ``EmbedderUnavailable``, as ``GraphStore.read`` does, ``GraphUnavailable`` for a graph from before an erasure, and
+    ``BusUnavailable`` if an erasure was announced while the events of a page were taken, and may have missed them.
     """
     run, after, model = uuid4().hex, "", embedder.model
+    compared, erasures = BasisComparison(graph, purges), KnownErasures(purges)
     while True:
+        await erasures.follow()
+        known = erasures.number
+        if older := await compared.older(app_id):
+            raise GraphUnavailable(older)
         asked = {"after": after, "again": again, "model": model, "limit": _TEXTS_AT_ONCE}
         rows = (await graph.read(app_id, _WITHOUT, asked, timeout_s=_READ_S)).rows
         if not rows:
             return
         texts = [MemoryMessage(role=role, text=text, author_name=name).searched for *_, role, text, name in rows]
         vectors = await embed_each(embedder, texts)
+        await erasures.follow()
+        if erasures.has_later(app_id, known):
+            continue
         yield [
             Event.create(
                 "memory.embedded", app_id=app_id, chat_id=str(chat), user_id=user,
@@ -198,3 +211,9 @@ async def embed_again(
             if given is not None and (vector := as_vector(given)) is not None
         ]  # fmt: skip
         after = str(rows[-1][0])
+        await erasures.follow()
+        if erasures.has_later(app_id, known):
+            raise BusUnavailable(
+                f"something of {app_id!r} was erased while new vectors were put on the bus, and the erasure may not "
+                "have found them: give the same `graphweft erase` again, and then this command"
+            )

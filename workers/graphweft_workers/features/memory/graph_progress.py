@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.ports.basis_comparison import BasisComparison
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore, OtherGraph
 from graphweft_workers.ports.job import AppWait
@@ -28,25 +29,34 @@ class GraphProgress:
         self._bus = bus
         self._clock = clock
         self._timing = timing
+        self._comparison = BasisComparison(graph, bus.purges, clock=clock)
 
     async def behind(self, last: Mapping[str, str]) -> list[AppWait]:
         """Return the apps whose graph must not be read yet; the other graphs may be read.
 
-        A graph must hold all events up to a position, and must be the app's own.
+        A graph must hold all events up to a position, must be the app's own, and must not be from before an erasure.
         """
         found: list[AppWait] = []
         for app_id, position in last.items():
             try:
-                if await self._holds(app_id, position):
+                error: GraphUnavailable
+                if older := await self._comparison.older(app_id):
+                    error = GraphUnavailable(older, retry_after_s=self._timing.older_s)
+                elif await self._holds(app_id, position):
                     continue
-                behind = f"the mutation workers have not applied {position} of {app_id!r} yet"
-                error: GraphUnavailable = MutationsBehind(behind, retry_after_s=self._timing.behind_s)
+                else:
+                    behind = f"the mutation workers have not applied {position} of {app_id!r} yet"
+                    error = MutationsBehind(behind, retry_after_s=self._timing.behind_s)
             except OtherGraph as other:
                 error = GraphUnavailable(str(other), retry_after_s=self._timing.behind_s)
             found.append(AppWait(app_id=app_id, error=error))
         if len(found) < len(last):
             await self._clock.sleep(self._graph.settle_s)
         return found
+
+    async def older(self, app_id: str) -> str:
+        """Return why the graph of an app must not be read, whatever it holds of the log; see ``BasisComparison``."""
+        return await self._comparison.older(app_id)
 
     async def _holds(self, app_id: str, position: str) -> bool:
         number, _, offset = position.partition(":")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from datetime import datetime, timedelta
 from itertools import batched
@@ -107,12 +107,14 @@ class Retention:
         """Add apps that may have memories."""
         self._noted.update(dict.fromkeys(apps))
 
-    async def due(self, now: datetime) -> AsyncGenerator[Sequence[Event | JobSkip]]:
+    async def due(
+        self, now: datetime, *, older: Callable[[str], Awaitable[str]] | None = None
+    ) -> AsyncGenerator[Sequence[Event | JobSkip]]:
         """Yield ``memory.forget`` events, a page of memories of each app in turn, after the app that had the last one.
 
-        If a query of an app fails, or its graph is unavailable while others are not, that is a skip, and the app is
-        tried again in the next run. Raises ``GraphUnavailable`` if three graphs in a row are unavailable and none is
-        known to answer, or if all are.
+        ``older`` says why the graph of an app must not be read. If it does, if a query of an app fails, or if its graph
+        is unavailable while others are not, that is a skip, and the app is tried again in the next run. Raises
+        ``GraphUnavailable`` if three graphs in a row are unavailable and none is known to answer, or if all are.
         """
         listed = await self._graph.apps() if isinstance(self._graph, Apps) else ()
         apps = sorted({*listed, *self._noted})
@@ -122,7 +124,7 @@ class Retention:
         async with AsyncExitStack() as stack:
             turns: deque[tuple[str, AsyncGenerator[Sequence[_Row]]]] = deque()
             for app_id in (*apps[first:], *apps[:first]):
-                turns.append((app_id, await stack.enter_async_context(aclosing(self._of(app_id, now)))))
+                turns.append((app_id, await stack.enter_async_context(aclosing(self._of(app_id, now, older)))))
             while turns:
                 app_id, pages = turns.popleft()
                 self._last, rows = app_id, None
@@ -162,8 +164,12 @@ class Retention:
             pass
         return True
 
-    async def _of(self, app_id: str, now: datetime) -> AsyncGenerator[Sequence[_Row]]:
+    async def _of(
+        self, app_id: str, now: datetime, older: Callable[[str], Awaitable[str]] | None
+    ) -> AsyncGenerator[Sequence[_Row]]:
         """Yield the memories of an app that are due, after few queries each time; some pages are empty."""
+        if older is not None and (why := await older(app_id)):
+            raise QueryFailed(why)
         if self._keep_days:
             times = {"before": utc_text(now - timedelta(days=self._keep_days)), "now": utc_text(now)}
             for statement in (_OLD, _AHEAD):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from graphweft_workers.ports.purges import purges_after
+from graphweft_workers.ports.purges import PurgeReader, Purges
 from graphweft_workers.ports.records import RecordLog
 
 
@@ -17,28 +15,24 @@ class KnownErasures:
     """
 
     def __init__(self, purges: RecordLog) -> None:
-        self._purges = purges
-        self._mark: int | None = None
+        self._purges = PurgeReader(purges, handle=self._number)
         self._last: dict[str, str] = {}
         """By app: the last erasure."""
         self._numbers: dict[str, int] = {}
         """By app: the number of its last erasure."""
-        self._reading = asyncio.Lock()
         self.number: int = 0
         """The number of the last erasure that is known."""
 
     async def follow(self) -> None:
         """Learn of all erasures that were announced before this call. Raises ``BusUnavailable``."""
-        async with self._reading:
-            read = await purges_after(self._purges, self._mark)
-            if not read.complete:
-                read = await purges_after(self._purges, None)
-            self._mark = read.mark
-            for purge in read.found:
-                if purge.erasure and self._last.get(purge.app_id) != purge.erasure:
-                    self.number += 1
-                    self._last[purge.app_id], self._numbers[purge.app_id] = purge.erasure, self.number
+        await self._purges.read()
 
-    def has_later(self, app_id: str, number: int) -> bool:
-        """Tell whether an erasure of an app is known that is later than the one with a number."""
-        return self._numbers.get(app_id, 0) > number
+    def has_later(self, app_id: str | None, number: int) -> bool:
+        """Tell whether an erasure of an app, or of any for None, is known that is later than the one with a number."""
+        return (self.number if app_id is None else self._numbers.get(app_id, 0)) > number
+
+    def _number(self, purges: Purges) -> None:
+        for purge in purges.found:
+            if purge.erasure and self._last.get(purge.app_id) != purge.erasure:
+                self.number += 1
+                self._last[purge.app_id], self._numbers[purge.app_id] = purge.erasure, self.number

@@ -1,0 +1,105 @@
+"""A worker notices a graph that somebody has emptied while its app is quiet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from structlog.testing import capture_logs
+from tests.chaos.memory_bus import memory_bus
+from tests.services.virtual_time import VIRTUAL
+
+from graphweft_contracts import GraphUnavailable
+from graphweft_workers.engine.graph_watch import GraphWatch
+from graphweft_workers.engine.partition import Partition
+from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, MarksLost, OtherGraph
+
+EVERY_S = 5.0
+APPS = ("ant", "bee", "cat")
+
+
+class Graphs:
+    """Graphs that stand at an offset each, and what their server says of them."""
+
+    def __init__(self) -> None:
+        self.at: dict[str, str | Exception] = dict.fromkeys(APPS, "9")
+        self.named = dict.fromkeys(APPS, "9")
+        self.asked: list[str] = []
+        self.opened: list[str] = []
+
+    async def positions(self) -> None:
+        return None
+
+    async def checkpoints(self, app_id: str, *, timeout_s: float) -> Mapping[int, Checkpoint]:
+        self.asked.append(app_id)
+        found = self.at[app_id]
+        if isinstance(found, Exception):
+            raise found
+        return {3: Checkpoint(offset=found)} if found else {}
+
+    async def reached(self, partition: int) -> Mapping[str, str]:
+        return self.named
+
+    async def progress(self, app_id: str, partition: int) -> None:
+        self.opened.append(app_id)
+
+
+async def seen(graphs: Graphs, looks: int = len(APPS)) -> list[tuple[str, str]]:
+    """Return the apps whose events are read again, and where their graphs stood, after some looks."""
+    again: list[tuple[str, str]] = []
+
+    async def read_again(app_id: str, offset: str) -> None:
+        again.append((app_id, offset))
+
+    partition = cast(
+        Partition,
+        SimpleNamespace(
+            reached=dict.fromkeys(APPS, "9"), read_again=read_again, positions=SimpleNamespace(kept=None),
+            recent=SimpleNamespace(has_series=False),
+        ),
+    )  # fmt: skip
+    watch = GraphWatch(memory_bus([[]]), cast(GraphStore, graphs), {3: partition}, clock=VIRTUAL, every_s=EVERY_S)
+    running = asyncio.create_task(watch.run())
+    with capture_logs():
+        await VIRTUAL.sleep(EVERY_S * (looks + 0.5))
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    return again
+
+
+async def test_one_graph_is_looked_at_each_time_in_turn() -> None:
+    graphs = Graphs()
+    assert await seen(graphs, looks=5) == []
+    assert graphs.asked == ["ant", "bee", "cat", "ant", "bee"]
+
+
+@pytest.mark.parametrize("at", ["", "4"])
+async def test_a_graph_that_was_deleted_or_is_an_older_copy_is_read_again(at: str) -> None:
+    graphs = Graphs()
+    graphs.at["bee"] = at
+    assert await seen(graphs) == [("bee", at)]
+
+
+async def test_a_graph_that_graphweft_has_deleted_stays_so() -> None:
+    graphs = Graphs()
+    graphs.at["bee"] = ""
+    del graphs.named["bee"]
+    assert await seen(graphs) == []
+
+
+async def test_marks_that_are_gone_are_put_back_and_nothing_is_read_again() -> None:
+    graphs = Graphs()
+    graphs.at["bee"] = MarksLost("somebody has deleted the node `__App`")
+    assert (await seen(graphs), graphs.opened) == ([], ["bee"])
+
+
+@pytest.mark.parametrize("error", [GraphUnavailable("away"), OtherGraph("another")])
+async def test_a_graph_that_does_not_answer_keeps_nobody_from_the_others(error: Exception) -> None:
+    graphs = Graphs()
+    graphs.at |= {"ant": error, "bee": ""}
+    assert await seen(graphs) == [("bee", "")]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from graphweft_workers.mcp.access import McpScope
 
+type HostedRole = Literal["mutation", "injection", "memory", "archive"]
+"""A role that FastStream hosts."""
 _FASTSTREAM: Final = logging.DEBUG
 """Level of FastStream's own lines about the start and the end, which the roles log themselves."""
 _TURN_S: Final = 0.001
@@ -48,20 +50,14 @@ async def _host(app: FastStream) -> None:
         raise
 
 
-async def run_service(role: Literal["mutation", "injection", "memory", "archive"], settings: Settings) -> None:
+async def run_service(role: HostedRole, settings: Settings) -> None:
     """Run a role that FastStream hosts until SIGTERM or SIGINT, then finish its work. See ``processes.hosting``."""
-    from graphweft_workers.processes import hosting
+    from graphweft_workers.processes.hosting import role_app
     from graphweft_workers.wiring.connections import make_archive
 
-    apps = {
-        "mutation": hosting.mutation_app,
-        "injection": hosting.injection_app,
-        "memory": hosting.memory_app,
-        "archive": hosting.archive_app,
-    }
     if role == "archive":
         make_archive(settings)  # says what is missing before anything starts
-    await _host(apps[role](settings))
+    await _host(role_app(role, settings))
 
 
 async def run_gateway(

@@ -132,14 +132,20 @@ PLAINLY = "from graphweft_workers.support.plain_imports import load_plainly; loa
 
 
 def test_libraries_import_packages_that_a_command_does_not_use() -> None:
-    """A package that is no longer here need not be left out."""
+    """What they no longer import need not be left out."""
     assert imported(f"import {LIBRARIES}") & UNUSED == UNUSED
 
 
-def test_a_command_loads_libraries_without_what_it_does_not_use() -> None:
-    assert imported(f"{PLAINLY}import {LIBRARIES}") & UNUSED == set()
-    later = "import opentelemetry.sdk.metrics, rich.traceback, uvicorn"
-    assert imported(f"{PLAINLY}import {LIBRARIES}; {later}") & UNUSED == UNUSED - {"prompt_toolkit"}
+def test_a_command_loads_libraries_without_what_it_does_not_use_until_it_asks() -> None:
+    code = (
+        f"import sys; {PLAINLY}import {LIBRARIES}\n"
+        "print(*sys.modules)\n"
+        "import opentelemetry.sdk.metrics, rich.traceback, uvicorn\n"
+        "print(*sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, after = ({*line.split()} & UNUSED for line in done.stdout.splitlines())
+    assert (before, after) == (set(), UNUSED - {"prompt_toolkit"})
 
 
 def test_another_thread_finds_what_a_library_does_not() -> None:
@@ -166,19 +172,32 @@ def test_another_thread_finds_what_a_library_does_not() -> None:
     assert done.stdout == "uvicorn\n"
 
 
-ROLES = {"mutation": "engine.worker", "injection": "injection.responder", "memory": "engine.job_worker"}
+OWN = {"mutation": "engine.worker", "injection": "injection.responder", "memory": "engine.job_worker"}
+ROLES = """
+import asyncio, os, sys
+import graphweft_workers.cli.run
+from graphweft_workers.processes.hosting import role_app
+from graphweft_workers.settings.settings import Settings
+async def make(role):
+    role_app(role, Settings())
+for role in sys.argv[1:]:
+    if os.fork() == 0:
+        asyncio.run(make(role))
+        print(role, *sys.modules, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+"""As ``IMPORTING``, for roles that ``graphweft run`` starts."""
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_a_role_imports_neither_a_broker_nor_the_client_nor_another_role(role: str) -> None:
-    making = "from graphweft_workers.processes.hosting import role_app; import asyncio; "
-    made = f"asyncio.run(asyncio.sleep(0, role_app('{role}', Settings())))"
-    found = imported(
-        f"import graphweft_workers.cli.run; from graphweft_workers.cli.run import Settings; {making}{made}"
-    )
-    assert f"graphweft_workers.{ROLES[role]}" in found
-    others = {f"graphweft_workers.{module}" for other, module in ROLES.items() if other != role}
-    assert found & {"faststream.redis", "graphweft.memory", "graphweft.searching", *others} == set()
+def test_a_role_imports_neither_a_broker_nor_memory_of_the_client_nor_another_role() -> None:
+    done = subprocess.run([sys.executable, "-c", ROLES, *OWN], capture_output=True, text=True, check=True)
+    own = {role: f"graphweft_workers.{module}" for role, module in OWN.items()}
+    found = {role: set(names) for role, *names in (line.split() for line in done.stdout.splitlines())}
+    unused = {"faststream.redis", "graphweft.memory", "graphweft.searching"}
+    assert {role: names & {*own.values(), *unused} for role, names in found.items()} == {
+        role: {module} for role, module in own.items()
+    }
 
 
 def test_who_loads_rules_parses_no_queries_of_features() -> None:

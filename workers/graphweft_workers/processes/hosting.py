@@ -10,7 +10,7 @@ middlewares to the app's broker (None if FastStream has none for the bus), which
 
 The roles are tasks of the lifespan, not subscribers: a FastStream subscriber would lose or reorder events (see
 ``docs/decisions/0009-faststream-hosts-it-does-not-deliver.md``). Import this module only to run a role, because
-importing FastStream takes a sixth of a role's start.
+importing FastStream takes a tenth of a role's start.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class _PlainFinder(MetaPathFinder):
     ) -> ModuleSpec | None:
         package = self._unused.package
         if package and fullname.partition(".")[0] == package:
-            raise ModuleNotFoundError(f"{fullname!r} is not used here", name=fullname)
+            raise ModuleNotFoundError(f"{fullname!r} is left out by {__name__}", name=fullname)
         if fullname in _EMPTY:
             return ModuleSpec(fullname, _EmptyLoader())
         if fullname not in _UNUSED:

@@ -203,9 +203,13 @@ class EpisodeMutations:
         """See ``Pack.mutations``. They do not depend on ontologies."""
         return _DECLARED.mutations
 
-    @cached_property
+    @property
     def keys(self) -> frozenset[tuple[str, str]]:
         """See ``Pack.keys``."""
+        return self._keys
+
+    @cached_property
+    def _keys(self) -> frozenset[tuple[str, str]]:
         asked = {(label, name) for label in (EPISODE, ENTITY, RELATION) for name in ("id", "user_id", "agent_id")}
         asked |= {(ATTRIBUTE, "id"), (ATTRIBUTE, "user_id")}
         asked |= {(ENTITY, "name"), (ENTITY, "name_key"), (EPISODE, "thread_id")}

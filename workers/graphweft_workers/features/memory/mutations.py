@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from graphweft_contracts import Event, InvalidEvent
@@ -57,6 +58,7 @@ from graphweft_workers.text.terms import EventTerms, name_key, scope_term
 if TYPE_CHECKING:
     from graphweft_workers.features.memory.claims import Claim, UserStatement
 
+_CLAIMS: Final = "graphweft_workers.features.memory.claims"
 _FILE: Final = "graphweft:memory"
 """Stands for the rule file where errors name a mutation."""
 
@@ -410,9 +412,7 @@ class MemoryMutations:
         self.indexes = terms_indexes(MEMORY_LABEL, VERSION, SUMMARY, FACT, PREFERENCE, STATEMENT)
 
     def _texts(self) -> Iterator[tuple[str, str, str]]:
-        # Its patterns take as long as a fifth of these texts: whoever parses these is about to read messages.
-        import graphweft_workers.features.memory.claims  # noqa: F401
-
+        import_module(_CLAIMS)  # whoever parses these is about to read messages, and patterns take as long
         for id, (rule, text) in (_TEXTS | self._dependents.texts(_FOLLOW)).items():
             yield rule, id, marking(id, text) if id in _MARKED else text
 
@@ -421,9 +421,13 @@ class MemoryMutations:
         """See ``Pack.mutations``."""
         return self._declared.mutations
 
-    @cached_property
+    @property
     def keys(self) -> frozenset[tuple[str, str]]:
         """See ``Pack.keys``."""
+        return self._keys
+
+    @cached_property
+    def _keys(self) -> frozenset[tuple[str, str]]:
         scoped = {(MEMORY_LABEL, name) for name in (*SCOPES, "id", "chat_id")}
         scoped |= {(other, name) for other in (SUMMARY, FACT, STATEMENT, VERSION) for name in SCOPES}
         scoped |= {(PREFERENCE, "user_id"), (STATEMENT, PROFILE_KEY)}

@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, override
+from typing import Any, Final, Literal, override
 
 import anyio
 from faststream import FastStream
@@ -43,8 +43,8 @@ logger = get_logger("graphweft.hosting")
 
 _FIRST_WAIT_S: Final = 0.1
 
-if TYPE_CHECKING:
-    from graphweft_workers.processes.run import HostedRole
+type HostedRole = Literal["mutation", "injection", "memory", "archive"]
+"""A role that FastStream hosts."""
 
 
 def mutation_app(settings: Settings | None = None) -> FastStream:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from graphweft_contracts import GraphweftError
 from graphweft_workers.settings.settings import Settings
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from faststream import FastStream
 
     from graphweft_workers.mcp.access import McpScope
+    from graphweft_workers.processes.hosting import HostedRole
 
-type HostedRole = Literal["mutation", "injection", "memory", "archive"]
-"""A role that FastStream hosts."""
 _FASTSTREAM: Final = logging.DEBUG
 """Level of FastStream's own lines about the start and the end, which the roles log themselves."""
 _TURN_S: Final = 0.001

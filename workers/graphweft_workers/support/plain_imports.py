@@ -1,8 +1,8 @@
 """Loads libraries without what they import and no command uses.
 
 Several libraries look for others when they are imported: structlog for rich, to draw tracebacks; FastStream for
-uvicorn, to serve HTTP; redis for OpenTelemetry, to count for itself. CEL imports its own command line, with rich and
-prompt_toolkit. All that was a quarter of the start of a role.
+uvicorn, to serve HTTP; a driver's library for OpenTelemetry, to count for itself. CEL imports its own command line,
+with rich and prompt_toolkit. All that was a fifth of the start of a role.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any, Final, override
 
+from graphweft.transports import UNUSED_IMPORTS
+
 _UNUSED: Final = {
     "structlog.dev": "rich",
     "structlog.tracebacks": "rich",
     "faststream._internal._compat": "uvicorn",
-    "redis.observability.metrics": "opentelemetry",
-    "redis.observability.providers": "opentelemetry",
+    **UNUSED_IMPORTS,
 }
 """Module -> the package that it does not find. Each works without it."""
 _EMPTY: Final = frozenset({"cel.cli"})

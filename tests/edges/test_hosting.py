@@ -32,7 +32,7 @@ from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.processes.hosting import injection_app, mutation_app
+from graphweft_workers.processes.hosting import injection_app, mutation_app, role_app
 from graphweft_workers.reports.delivery import SentEvents, send, wait_until_applied
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring import rules as rule_loading
@@ -329,6 +329,17 @@ async def test_a_router_of_the_users_lives_beside_the_worker(
 
         await until(is_heard)
     assert await heard.get() == "tea"
+    assert await applied_turns(graph) == 20
+
+
+async def test_the_app_of_a_command_has_no_broker_and_applies_events(
+    settings: Settings, bus: Bus, graph: FalkorDBStore
+) -> None:
+    app = role_app("mutation", settings)
+    assert app.broker is None
+    sent = await turns(settings.bus, 20)
+    async with running(app):
+        assert await wait_until_applied(bus, sent.last, timeout_s=120)
     assert await applied_turns(graph) == 20
 
 

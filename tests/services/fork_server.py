@@ -39,7 +39,7 @@ __all__ = ("ForkServer", "use")
 _COMMAND: Final = "graphweft_workers.cli"
 _PACKAGES: Final = ("graphweft_contracts", "graphweft_rules", "graphweft", _COMMAND.partition(".")[0])
 _LEFT_OUT: Final = (
-    *("graphweft.adapters", "graphweft.testing", "graphweft_workers.testing", "graphweft_workers.processes.hosting"),
+    *("graphweft.adapters", "graphweft.testing", "graphweft_workers.testing"),
     "graphweft_workers.features.episodes.extraction.graphiti",
 )
 """What few processes import, or none, and takes long."""
@@ -309,6 +309,7 @@ def _import_all() -> None:
     # Variables that the command sets before it imports.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     gc.disable()
+    importlib.import_module("graphweft_workers.support.plain_imports").load_plainly()  # as the command does
     for package in _PACKAGES:
         folders = importlib.import_module(package).__path__
         for module in pkgutil.walk_packages(folders, f"{package}."):

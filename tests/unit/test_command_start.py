@@ -66,6 +66,7 @@ def test_help_and_an_unknown_name_import_no_command(arguments: list[str]) -> Non
         "graphweft_workers.cli.command_table",
         "graphweft_workers.support",
         "graphweft_workers.support.garbage_collection",
+        "graphweft_workers.support.plain_imports",
     }
 
 
@@ -83,7 +84,7 @@ NEEDED: dict[str, set[str]] = {
     "agent_zero": set(), "init": set(), "keys": set(), "rules_schema": set(),
     "hook": {"graphweft.client", "Stemmer"},
     "context": CLIENT, "demo": CLIENT, "import_stores": CLIENT, "memory": CLIENT, "memory_records": CLIENT,
-    "run": CLIENT, "evaluate": CLIENT | {"yaml"},
+    "evaluate": CLIENT | {"yaml"},
     "archive": SETTINGS | {"zstandard"},
     "rule_tests": MATCHING | {"graphweft_workers.engine.log.read"},
 }  # fmt: skip
@@ -122,6 +123,89 @@ def test_status_imports_what_few_deployments_have_when_they_have_it() -> None:
     """The files of the operator are read once, not followed, and not every deployment has an archive."""
     waits = {"graphweft_workers.support.timing", "graphweft_workers.archive.continuation"}
     assert imported_by_commands()["status"] & waits == set()
+
+
+UNUSED = {"rich", "prompt_toolkit", "uvicorn", "opentelemetry.sdk", "pygments"}
+"""What libraries import because it is installed, and no role uses."""
+LIBRARIES = "cel, faststream, redis.asyncio, structlog"
+PLAINLY = "from graphweft_workers.support.plain_imports import load_plainly; load_plainly(); "
+
+
+def test_libraries_import_packages_that_a_command_does_not_use() -> None:
+    """What they no longer import need not be left out."""
+    assert imported(f"import {LIBRARIES}") & UNUSED == UNUSED
+
+
+def test_a_command_loads_libraries_without_what_it_does_not_use_until_it_asks() -> None:
+    code = (
+        f"import sys; {PLAINLY}import {LIBRARIES}\n"
+        "print(*sys.modules)\n"
+        "import opentelemetry.sdk.metrics, rich.traceback, uvicorn\n"
+        "print(*sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, after = ({*line.split()} & UNUSED for line in done.stdout.splitlines())
+    assert (before, after) == (set(), UNUSED - {"prompt_toolkit"})
+
+
+def test_another_thread_finds_what_a_library_does_not() -> None:
+    """FastStream is held while it loads, where it does not find uvicorn."""
+    code = (
+        "import sys, threading\n"
+        f"{PLAINLY}\n"
+        "loads, found = threading.Event(), threading.Event()\n"
+        "class Holding:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'orjson' and threading.current_thread() is not threading.main_thread():\n"
+        "            loads.set()\n"
+        "            assert found.wait(60)\n"
+        "sys.meta_path.insert(0, Holding())\n"
+        "loading = threading.Thread(target=lambda: __import__('faststream._internal._compat'))\n"
+        "loading.start()\n"
+        "assert loads.wait(60)\n"
+        "import uvicorn\n"
+        "found.set()\n"
+        "loading.join()\n"
+        "print(uvicorn.__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "uvicorn\n"
+
+
+OWN = {"mutation": "engine.worker", "injection": "injection.responder", "memory": "engine.job_worker"}
+ROLES = """
+import asyncio, os, sys
+import graphweft_workers.cli.run
+from graphweft_workers.processes.hosting import role_app
+from graphweft_workers.settings.settings import Settings
+async def make(role):
+    role_app(role, Settings())
+for role in sys.argv[1:]:
+    if os.fork() == 0:
+        asyncio.run(make(role))
+        print(role, *sys.modules, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+"""As ``IMPORTING``, for roles that ``graphweft run`` starts."""
+
+
+def test_a_role_imports_neither_a_broker_nor_memory_of_the_client_nor_another_role() -> None:
+    done = subprocess.run([sys.executable, "-c", ROLES, *OWN], capture_output=True, text=True, check=True)
+    own = {role: f"graphweft_workers.{module}" for role, module in OWN.items()}
+    found = {role: set(names) for role, *names in (line.split() for line in done.stdout.splitlines())}
+    unused = {"faststream.redis", "graphweft.memory", "graphweft.searching"}
+    assert {role: names & {*own.values(), *unused} for role, names in found.items()} == {
+        role: {module} for role, module in own.items()
+    }
+
+
+def test_who_loads_rules_parses_no_queries_of_features() -> None:
+    """Whoever parses those of memories has imported the patterns of claims, too."""
+    loading = "from graphweft_workers.wiring.rules import load_rules; load_rules(Settings(), as_stored=True).digest"
+    found = imported(f"from graphweft_workers.settings.settings import Settings; {loading}")
+    assert "graphweft_workers.features.memory.mutations" in found
+    assert "graphweft_workers.features.memory.claims" not in found
 
 
 @pytest.mark.parametrize("level", [None, "warning"])

@@ -59,6 +59,7 @@ def test_a_process_that_searches_often_keeps_to_that() -> None:
 def test_a_command_leaves_no_objects_to_search_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = gc.get_freeze_count()
     monkeypatch.setattr(sys, "argv", ["graphweft", "--version"])
+    monkeypatch.setattr(sys, "meta_path", sys.meta_path[:])
     with pytest.raises(SystemExit):
         main()
     assert gc.get_freeze_count() > frozen + 1_000
@@ -79,7 +80,7 @@ async def test_a_thread_of_a_role_soon_gives_way_to_its_event_loop(
     role: Literal["mutation", "injection", "memory"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, process = sys.getswitchinterval(), Process(None)
-    monkeypatch.setattr(hosting, f"{role}_app", lambda _: process)
+    monkeypatch.setattr(hosting, "role_app", lambda *_: process)
     sys.setswitchinterval(0.005)  # Python's default
     try:
         await roles.run_service(role, Settings())

@@ -25,6 +25,7 @@ _WAITING: Final = _STARTING - {"OPTIONAL", "DETACH", "UNION", "ORDER", "CALL", "
 """Keywords before a name or an expression, so the next word is not a keyword: ``WITH set``."""
 _JOINING: Final = frozenset(".:,=<>+-/%^&$")
 _CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
+_CLOSERS: Final = frozenset(_CLOSING.values())
 
 _Scope = Literal["query", "foreach", "map", "other"]
 
@@ -117,7 +118,7 @@ def outline(text: str) -> Outline:
     stack = [_Frame("query", -1, 0)]
     for index, word in enumerate(words.tokens):
         frame = stack[-1]
-        if word.text in _CLOSING.values():
+        if word.text in _CLOSERS:
             if frame.opener >= 0 and _CLOSING[words.text(frame.opener)] == word.text:
                 stack.pop()
                 frame = stack[-1]
@@ -131,9 +132,10 @@ def outline(text: str) -> Outline:
             clauses.append(frame.clause)
         if frame.scope == "map":
             in_map.add(index)
-        owner = next((outer.clause for outer in reversed(stack) if outer.clause), None)
-        if owner:
-            owner.words.append(index)
+        for outer in reversed(stack):
+            if outer.clause is not None:
+                outer.clause.words.append(index)
+                break
         if word.text in _CLOSING:
             stack.append(_inner(words, index, frame))
     if len(stack) > 1:
@@ -154,13 +156,13 @@ def _closings(tokens: Iterable[CypherToken]) -> Mapping[int, int]:
     for index, token in enumerate(tokens):
         if token.text in _CLOSING:
             opened.append(index)
-        elif token.text in _CLOSING.values() and opened:
+        elif token.text in _CLOSERS and opened:
             found[opened.pop()] = index
     return found
 
 
 def _starts(words: QueryWords, index: int, frame: _Frame) -> bool:
-    keyword = words.keyword(index)
+    keyword = words.tokens[index].keyword
     if keyword not in _STARTING or frame.scope not in ("query", "foreach") or not frame.open:
         return False
     if index - 1 == frame.opener:

@@ -153,6 +153,14 @@ def rule_outline(text: str) -> Outline:
 _kept_outline: Final = lru_cache(maxsize=16_384)(outline)
 
 
+def parse_own(text: str, *, role: Role) -> Cypher:
+    """Parse a query that graphweft brings itself, in half the time of ``parse``. ``problems`` is empty.
+
+    Whoever writes the query looks for its problems, by ``parse`` in a test.
+    """
+    return replace(_kept_cypher(rule_outline(text), role))  # a copy, as of ``parse``
+
+
 @lru_cache(maxsize=16_384)
 def _parsed(query: Outline, role: Role) -> tuple[Cypher, tuple[QueryProblem, ...]]:
     return _analysed(query, role, QUERY)
@@ -160,16 +168,20 @@ def _parsed(query: Outline, role: Role) -> tuple[Cypher, tuple[QueryProblem, ...
 
 def _analysed(query: Outline, role: Role, limits: TextLimits) -> tuple[Cypher, tuple[QueryProblem, ...]]:
     """Return a query without problems, and the problems that it has on any server."""
-    text = query.text
     if (much := problem_of(pieces_of(query.words.tokens), limits)) is not None:
-        return _refused(text, much), (QueryProblem("error", _TOO_MUCH, much.message, much.start),)
-    words = query.words
+        return _refused(query.text, much), (QueryProblem("error", _TOO_MUCH, much.message, much.start),)
+    cypher = _read(query, role)
+    return cypher, tuple(own_problems(query, role, cypher.uuids))
+
+
+def _read(query: Outline, role: Role) -> Cypher:
+    text, words = query.text, query.words
     clock: set[str] = set()
     edits = list(clock_edits(query, clock))
     uuids = list(uuid_edits(query)) if role == "mutation" else []
     main = [clause for clause in query.clauses if clause.depth == 0 and clause.keyword not in PARTS]
     statement, pieces = edited(query, text, edits + uuids)
-    cypher = Cypher(
+    return Cypher(
         text=text,
         outline=query if statement == text else outline(statement),
         params=frozenset(word.identifier for word in words.tokens if word.kind == "param"),
@@ -184,7 +196,9 @@ def _analysed(query: Outline, role: Role, limits: TextLimits) -> tuple[Cypher, t
         ranges=range_parameters(query),
         pieces=pieces,
     )
-    return cypher, tuple(own_problems(query, role, len(uuids)))
+
+
+_kept_cypher: Final = lru_cache(maxsize=16_384)(_read)
 
 
 def placed(text: str, problem: QueryProblem) -> CypherProblem:

@@ -125,7 +125,6 @@ class RuleSet:
         """Workflows that compile, as far as they have been looked up."""
         self._types = frozenset(type for pack in self.packs for type in pack.types)
         self._erasing = frozenset(type for pack in self.packs for type in pack.erasing)
-        self._packed = {(part.rule, part.id): part for pack in self.packs for part in pack.mutations}
         self._summary: RuleSummary | None = None
 
     @property
@@ -337,6 +336,10 @@ class RuleSet:
         found = self._workflow(workflow)
         parts = (part for compiled in found.mutation_rules for part in compiled.parts) if found else ()
         return next((part for part in parts if (part.rule, part.id) == (rule, mutation)), None)
+
+    @cached_property
+    def _packed(self) -> Mapping[tuple[str, str], CompiledMutation]:
+        return {(part.rule, part.id): part for pack in self.packs for part in pack.mutations}
 
     def is_packed(self, rule: str, mutation: str) -> bool:
         """Tell whether a mutation is one of a pack."""

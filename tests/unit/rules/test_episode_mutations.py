@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,10 +25,12 @@ from graphweft_rules import RuleSet
 from graphweft_rules.cypher.node_labels import shared_labels
 from graphweft_rules.cypher.query import parse
 from graphweft_rules.cypher.read_write_sets import read_write_sets
+from graphweft_rules.matching.pack import Pack
 from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
 from graphweft_workers.engine.plan.order import Arranger
+from graphweft_workers.features.declarations import Declarations
 from graphweft_workers.features.episodes.mutations import EpisodeMutations, entity_id
 from graphweft_workers.features.episodes.ontologies import Ontologies
 from graphweft_workers.features.memory.mutations import MemoryMutations
@@ -208,6 +213,30 @@ def test_each_kind_of_event_has_its_mutations() -> None:
 def test_its_cypher_has_nothing_that_the_linter_would_say(mutation: Any) -> None:
     problems = parse(mutation.cypher.text, role="mutation", dialects=dialects()).problems
     assert [each for each in problems if MARK not in each.message] == []
+
+
+@pytest.mark.parametrize("pack", [MemoryMutations(), PACK], ids=["memory", "episodes"])
+def test_its_cypher_is_what_rules_make_of_the_same_text(pack: Pack) -> None:
+    """Only the search for problems is left out."""
+    for mutation in pack.mutations:
+        assert replace(parse(mutation.cypher.text, role="mutation"), problems=()) == mutation.cypher
+
+
+def test_mutations_are_made_at_their_first_use_and_once() -> None:
+    made: list[str] = []
+
+    def texts() -> Iterator[tuple[str, str, str]]:
+        made.append("texts")
+        yield "memory.add", "add", "MERGE (:A {id: $id})"
+
+    declared = Declarations("file", texts)
+    assert made == []
+    with ThreadPoolExecutor(4) as threads:
+        found = [each.result() for each in [threads.submit(lambda: declared.mutations) for _ in range(8)]]
+    assert made == ["texts"]
+    assert all(each is found[0] for each in found)
+    assert declared.keys({("B", "id")}, without={("A", "id")}) == {("B", "id")}
+    assert made == ["texts"]
 
 
 @pytest.mark.parametrize("name", ["add", "add_unowned", "extract", "entities", "attributes", "relations"])

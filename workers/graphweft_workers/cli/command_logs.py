@@ -18,6 +18,6 @@ def set_up_command_logs(settings: Settings) -> None:
 
 
 def _set_up(level: str, settings: Settings) -> None:
-    from graphweft_workers.support.logs import set_up_logs  # imports structlog and rich, a fifth of a command's start
+    from graphweft_workers.support.logs import set_up_logs  # imports structlog
 
     set_up_logs(level, settings.log_format)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from graphweft.searching import make_scope
-from graphweft.settings import ClientSettings
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.search import IndexType
 from graphweft_workers.cli.options import MAX_BUDGET_MS, assignments, check_app
-from graphweft_workers.mcp.access import McpScope
+
+if TYPE_CHECKING:  # the other roles have these options, too
+    from graphweft_workers.mcp.access import McpScope
 
 _MAX_NAME: Final = 256
 """Characters; the contract of requests refuses longer names."""
@@ -88,6 +88,10 @@ class McpOptions:
 
     def access(self) -> McpScope:
         """Return the access that the options grant. Raises ``InvalidSettings`` without an app or a scope."""
+        from graphweft.searching import make_scope
+        from graphweft.settings import ClientSettings
+        from graphweft_workers.mcp.access import McpScope
+
         if not self.app:
             raise InvalidSettings("`run mcp` needs --app (or GRAPHWEFT_MCP_APP): the app that a model can reach")
         check_app(self.app)

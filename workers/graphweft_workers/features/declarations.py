@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from threading import Lock
 from typing import Any, Final
 
 from graphweft_contracts import InvalidEvent
 from graphweft_rules.cypher.indexes import SearchIndex
-from graphweft_rules.cypher.query import parse
+from graphweft_rules.cypher.query import parse_own
 from graphweft_rules.files.model import Place
 from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_workers.text.terms import MOST_TERMS_OF_EVENT, MOST_WORDS_OF_EVENT, EventTerms, TooManyWords
@@ -16,14 +17,40 @@ SOURCE: Final = "/graphweft/memory"
 """The source of events that memory workers emit."""
 
 
-def compiled(file: str, texts: Iterable[tuple[str, str, str]]) -> tuple[CompiledMutation, ...]:
-    """Return mutations from (event type, id, Cypher); errors name ``file`` and the number of the mutation."""
-    return tuple(
-        CompiledMutation(
-            rule=rule, id=id, cypher=parse(text, role="mutation"), sources=(), place=Place(file=file, line=number)
-        )
-        for number, (rule, id, text) in enumerate(texts, 1)
-    )
+class Declarations:
+    """The mutations that a feature declares, by (event type, id, Cypher). They are parsed at the first use.
+
+    That takes longer than most modules of a role take to load, and only a process that applies events uses them:
+    `graphweft up`, a responder and most commands need the types of the events alone.
+    """
+
+    def __init__(self, file: str, texts: Callable[[], Iterable[tuple[str, str, str]]]) -> None:
+        """Errors name ``file`` and the number of the mutation. ``texts`` is called once."""
+        self._file = file
+        self._texts = texts
+        self._lock = Lock()
+        self._mutations: tuple[CompiledMutation, ...] | None = None
+
+    @property
+    def mutations(self) -> tuple[CompiledMutation, ...]:
+        """The mutations: always the same objects, because rows are told apart by the identity of their queries."""
+        with self._lock:
+            if self._mutations is None:
+                self._mutations = tuple(
+                    CompiledMutation(
+                        rule=rule,
+                        id=id,
+                        cypher=parse_own(text, role="mutation"),
+                        sources=(),
+                        place=Place(file=self._file, line=number),
+                    )
+                    for number, (rule, id, text) in enumerate(self._texts(), 1)
+                )
+            return self._mutations
+
+    def keys(self, more: Iterable[tuple[str, str]], without: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+        """Return the look-up keys of the mutations and ``more``, ``without`` some."""
+        return frozenset(more).union(*(mutation.cypher.keys for mutation in self.mutations)).difference(without)
 
 
 def terms_indexes(*labels: str) -> tuple[SearchIndex, ...]:

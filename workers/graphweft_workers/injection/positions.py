@@ -216,4 +216,6 @@ class Positions:
             return True
         if event.workflow is not None and not rules.is_compiled(event.workflow):
             await asyncio.to_thread(rules.compile, [event.workflow])
-        return bool(rules.match_event(event).mutations)
+        if rules.is_of_packs(event.type):  # the first event makes the mutations of its pack
+            return bool((await asyncio.to_thread(rules.match_event, event)).mutations)
+        return bool(rules.match_rules(event).mutations)

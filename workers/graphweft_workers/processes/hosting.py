@@ -1,15 +1,16 @@
 """The roles as FastStream applications, with signals and a broker for your own subscribers.
 
-``graphweft run`` runs these, and so does ``faststream run --factory graphweft_workers.processes.hosting:mutation_app``.
-Add your own routers and middlewares to the app's broker (None if FastStream has none for the bus), which uses the same
-bus::
+``faststream run --factory graphweft_workers.processes.hosting:mutation_app`` runs these. Add your own routers and
+middlewares to the app's broker (None if FastStream has none for the bus), which uses the same bus::
 
     app = mutation_app()
     app.broker.include_router(router)
 
+``graphweft run`` runs the same without a broker (``role_app``), because nobody can add a subscriber to it.
+
 The roles are tasks of the lifespan, not subscribers: a FastStream subscriber would lose or reorder events (see
 ``docs/decisions/0009-faststream-hosts-it-does-not-deliver.md``). Import this module only to run a role, because
-importing FastStream takes a sixth of a role's start.
+importing FastStream takes a tenth of a role's start.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from typing import Any, Final, override
+from typing import Any, Final, Literal, override
 
 import anyio
 from faststream import FastStream
@@ -42,7 +43,8 @@ logger = get_logger("graphweft.hosting")
 
 _FIRST_WAIT_S: Final = 0.1
 
-type _Open = Callable[[Settings], AbstractAsyncContextManager[Service]]
+type HostedRole = Literal["mutation", "injection", "memory", "archive"]
+"""A role that FastStream hosts."""
 
 
 def mutation_app(settings: Settings | None = None) -> FastStream:
@@ -53,9 +55,7 @@ def mutation_app(settings: Settings | None = None) -> FastStream:
     the graph server checks the queries of the rules; ``InvalidRules`` names those that it refuses. While the server is
     unavailable, the worker waits.
     """
-    from graphweft_workers.processes.mutation import open_mutation
-
-    return _App.of("mutation", settings, open_mutation)
+    return _with_broker("mutation", settings)
 
 
 def injection_app(settings: Settings | None = None) -> FastStream:
@@ -63,9 +63,7 @@ def injection_app(settings: Settings | None = None) -> FastStream:
 
     While the graph server is unavailable it answers without it, and checks the queries later.
     """
-    from graphweft_workers.processes.injection import open_injection
-
-    return _App.of("injection", settings, open_injection)
+    return _with_broker("injection", settings)
 
 
 def memory_app(settings: Settings | None = None) -> FastStream:
@@ -74,9 +72,7 @@ def memory_app(settings: Settings | None = None) -> FastStream:
     It reads ontologies, but no rules. ``run`` raises ``InvalidSettings`` when the settings ask
     for no job.
     """
-    from graphweft_workers.processes.memory import open_memory
-
-    return _App.of("memory", settings, open_memory)
+    return _with_broker("memory", settings)
 
 
 def archive_app(settings: Settings | None = None) -> FastStream:
@@ -84,28 +80,45 @@ def archive_app(settings: Settings | None = None) -> FastStream:
 
     It reads no rules and no graph. ``run`` raises ``InvalidSettings`` if the settings name no archive.
     """
-    from graphweft_workers.processes.archive import open_archive
+    return _with_broker("archive", settings)
 
-    return _App.of("archive", settings, open_archive)
+
+def role_app(role: HostedRole, settings: Settings) -> FastStream:
+    """Return the app of a role without a broker, which takes a tenth of a role's start and a connection."""
+    return _App(role, settings)
+
+
+def _with_broker(role: HostedRole, settings: Settings | None) -> FastStream:
+    if settings is None:
+        unknown: list[str] = []
+        settings = Settings.load(unknown=unknown)
+        set_up_logs(settings.log_level, settings.log_format)
+        for warning in unknown:
+            logger.warning("unknown_variable", message=warning)
+    broker = make_broker(settings, logger=logger)
+    return _App(role, settings, *(() if broker is None else (broker,)))
+
+
+def _opener(role: HostedRole) -> Callable[[Settings], AbstractAsyncContextManager[Service]]:
+    match role:
+        case "mutation":
+            from graphweft_workers.processes.mutation import open_mutation as found
+        case "injection":
+            from graphweft_workers.processes.injection import open_injection as found
+        case "memory":
+            from graphweft_workers.processes.memory import open_memory as found
+        case "archive":
+            from graphweft_workers.processes.archive import open_archive as found
+    return found
 
 
 class _App(FastStream):
     """Runs a service in its lifespan. The service also runs before and after the broker is connected."""
 
-    @classmethod
-    def of(cls, role: str, settings: Settings | None, open_service: _Open) -> _App:
-        """Return the app of a role; without ``settings``, with those of the environment."""
-        if settings is None:
-            unknown: list[str] = []
-            settings = Settings.load(unknown=unknown)
-            set_up_logs(settings.log_level, settings.log_format)
-            for warning in unknown:
-                logger.warning("unknown_variable", message=warning)
-        return cls(role, settings, open_service)
-
-    def __init__(self, role: str, settings: Settings, open_service: _Open) -> None:
+    def __init__(self, role: HostedRole, settings: Settings, *brokers: Any) -> None:
         self._settings = settings
         self._ends = asyncio.Event()
+        open_service = _opener(role)
 
         @asynccontextmanager
         async def lifespan() -> AsyncGenerator[None]:
@@ -125,8 +138,6 @@ class _App(FastStream):
                         service.stop()
                         await working
 
-        broker = make_broker(settings, logger=logger)
-        brokers = () if broker is None else (broker,)
         super().__init__(*brokers, logger=logger, lifespan=lifespan, specification=AsyncAPI(title="graphweft"))
 
     @override

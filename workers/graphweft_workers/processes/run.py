@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from graphweft_contracts import GraphweftError
 from graphweft_workers.settings.settings import Settings
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from faststream import FastStream
 
     from graphweft_workers.mcp.access import McpScope
+    from graphweft_workers.processes.hosting import HostedRole
 
 _FASTSTREAM: Final = logging.DEBUG
 """Level of FastStream's own lines about the start and the end, which the roles log themselves."""
@@ -48,20 +49,14 @@ async def _host(app: FastStream) -> None:
         raise
 
 
-async def run_service(role: Literal["mutation", "injection", "memory", "archive"], settings: Settings) -> None:
+async def run_service(role: HostedRole, settings: Settings) -> None:
     """Run a role that FastStream hosts until SIGTERM or SIGINT, then finish its work. See ``processes.hosting``."""
-    from graphweft_workers.processes import hosting
+    from graphweft_workers.processes.hosting import role_app
     from graphweft_workers.wiring.connections import make_archive
 
-    apps = {
-        "mutation": hosting.mutation_app,
-        "injection": hosting.injection_app,
-        "memory": hosting.memory_app,
-        "archive": hosting.archive_app,
-    }
     if role == "archive":
         make_archive(settings)  # says what is missing before anything starts
-    await _host(apps[role](settings))
+    await _host(role_app(role, settings))
 
 
 async def run_gateway(

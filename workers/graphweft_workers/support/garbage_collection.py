@@ -33,7 +33,6 @@ def collect_less_often() -> None:
     half of its time on the search. A second call does nothing.
     """
     if gc.get_threshold()[0] != _YOUNG:
-        gc.collect()
         gc.freeze()
         gc.set_threshold(_YOUNG, 20, 20)
 

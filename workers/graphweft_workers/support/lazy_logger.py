@@ -1,4 +1,4 @@
-"""Loggers of modules. They import structlog with their first entry: it takes a fifth of a command's start."""
+"""Loggers of modules. They import structlog with their first entry, which most commands never write."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -44,7 +44,7 @@ from graphweft_contracts.memory import SCOPES, MemoryErase, derived_id
 from graphweft_rules.matching.clock import utc_text
 from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.pack import LogTime
-from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
+from graphweft_workers.features.declarations import Declarations, shared_terms, stored_terms, terms_indexes
 from graphweft_workers.features.edge_rules import TypeEnds
 from graphweft_workers.features.episodes import relation_ends
 from graphweft_workers.features.episodes.ontologies.ontology import Ontology
@@ -195,15 +195,30 @@ class EpisodeMutations:
     def __init__(self, ontologies: Ontologies | None = None) -> None:
         """``ontologies`` check structured episodes; None: the built-in ones."""
         self.ontologies = ontologies or Ontologies()
-        self.mutations = _compiled()
-        self._by_name = {(mutation.rule, mutation.id): mutation for mutation in self.mutations}
         self._last: tuple[Event | None, _Read] = (None, ((), None))
+        self.indexes = terms_indexes(EPISODE, ENTITY, RELATION)
+
+    @property
+    def mutations(self) -> Sequence[CompiledMutation]:
+        """See ``Pack.mutations``. They do not depend on ontologies."""
+        return _DECLARED.mutations
+
+    @property
+    def keys(self) -> frozenset[tuple[str, str]]:
+        """See ``Pack.keys``."""
+        return self._keys
+
+    @cached_property
+    def _keys(self) -> frozenset[tuple[str, str]]:
         asked = {(label, name) for label in (EPISODE, ENTITY, RELATION) for name in ("id", "user_id", "agent_id")}
         asked |= {(ATTRIBUTE, "id"), (ATTRIBUTE, "user_id")}
         asked |= {(ENTITY, "name"), (ENTITY, "name_key"), (EPISODE, "thread_id")}
         asked |= {(RELATION, name) for name in ("key", "target_key", "follows", "changed_in")}
-        self.keys = frozenset(asked).union(*(mutation.cypher.keys for mutation in self.mutations)) - _NO_KEYS
-        self.indexes = terms_indexes(EPISODE, ENTITY, RELATION)
+        return _DECLARED.keys(asked, without=_NO_KEYS)
+
+    @cached_property
+    def _by_name(self) -> Mapping[tuple[str, str], CompiledMutation]:
+        return {(mutation.rule, mutation.id): mutation for mutation in self.mutations}
 
     def match(self, event: Event, logged: LogTime | None = None) -> Sequence[tuple[CompiledMutation, _Params]]:
         """See ``Pack.match``. A refused episode has no mutations: see ``refusal``."""
@@ -248,17 +263,13 @@ class EpisodeMutations:
         return [(self._by_name[event.type, id], params) for id, params in said], None
 
 
-@cache
-def _compiled() -> tuple[CompiledMutation, ...]:
-    """Return the mutations, which do not depend on ontologies."""
-    return compiled(
-        _FILE,
-        (
-            (rule, id, marking(OF_EPISODES[id], text) if id in OF_EPISODES else text)
-            for rule, mutations in _TEXTS.items()
-            for id, text in mutations.items()
-        ),
-    )
+def _texts() -> Iterator[tuple[str, str, str]]:
+    for rule, mutations in _TEXTS.items():
+        for id, text in mutations.items():
+            yield rule, id, marking(OF_EPISODES[id], text) if id in OF_EPISODES else text
+
+
+_DECLARED: Final = Declarations(_FILE, _texts)
 
 
 def _check_storable(value: Any) -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from graphweft_contracts import Event, InvalidEvent
 from graphweft_contracts.memory import (
@@ -33,11 +35,10 @@ from graphweft_contracts.memory import (
 from graphweft_rules.matching.clock import moments_later, utc_text
 from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.pack import LogTime
-from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
+from graphweft_workers.features.declarations import Declarations, shared_terms, stored_terms, terms_indexes
 from graphweft_workers.features.edge_rules import NO_RULES, EdgeRule, ends_of
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
 from graphweft_workers.features.memory.claim_ends import LOOKED_AHEAD, OF_KEYS, ClaimDependents, claim_ends
-from graphweft_workers.features.memory.claims import Claim, EventReader, UserStatement, is_all_stated, is_doubtful
 from graphweft_workers.features.predicates import key_of
 from graphweft_workers.retrieval.profile import PROFILE_KEY, profile_key
 from graphweft_workers.retrieval.records import (
@@ -54,6 +55,10 @@ from graphweft_workers.retrieval.scope_marks import BY_SCOPE, EMBED, ERASING, ma
 from graphweft_workers.retrieval.topics import predicates_of
 from graphweft_workers.text.terms import EventTerms, name_key, scope_term
 
+if TYPE_CHECKING:
+    from graphweft_workers.features.memory.claims import Claim, UserStatement
+
+_CLAIMS: Final = "graphweft_workers.features.memory.claims"
 _FILE: Final = "graphweft:memory"
 """Stands for the rule file where errors name a mutation."""
 
@@ -403,18 +408,34 @@ class MemoryMutations:
     def __init__(self, predicate_rules: Mapping[str, EdgeRule] = NO_RULES) -> None:
         """``predicate_rules`` say which claims depend on which others."""
         self._dependents = ClaimDependents(ends_of(predicate_rules))
-        of_claims = self._dependents.texts(_FOLLOW)
-        texts = {
-            id: (rule, marking(id, text) if id in _MARKED else text)
-            for id, (rule, text) in (_TEXTS | of_claims).items()
-        }
-        self.mutations = compiled(_FILE, ((rule, id, text) for id, (rule, text) in texts.items()))
-        self._by_id = {mutation.id: mutation for mutation in self.mutations}
+        self._declared = Declarations(_FILE, self._texts)
+        self.indexes = terms_indexes(MEMORY_LABEL, VERSION, SUMMARY, FACT, PREFERENCE, STATEMENT)
+
+    def _texts(self) -> Iterator[tuple[str, str, str]]:
+        import_module(_CLAIMS)  # whoever parses these is about to read messages, and patterns take as long
+        for id, (rule, text) in (_TEXTS | self._dependents.texts(_FOLLOW)).items():
+            yield rule, id, marking(id, text) if id in _MARKED else text
+
+    @property
+    def mutations(self) -> Sequence[CompiledMutation]:
+        """See ``Pack.mutations``."""
+        return self._declared.mutations
+
+    @property
+    def keys(self) -> frozenset[tuple[str, str]]:
+        """See ``Pack.keys``."""
+        return self._keys
+
+    @cached_property
+    def _keys(self) -> frozenset[tuple[str, str]]:
         scoped = {(MEMORY_LABEL, name) for name in (*SCOPES, "id", "chat_id")}
         scoped |= {(other, name) for other in (SUMMARY, FACT, STATEMENT, VERSION) for name in SCOPES}
         scoped |= {(PREFERENCE, "user_id"), (STATEMENT, PROFILE_KEY)}
-        self.keys = frozenset(scoped).union(*(mutation.cypher.keys for mutation in self.mutations)) - _NO_KEYS
-        self.indexes = terms_indexes(MEMORY_LABEL, VERSION, SUMMARY, FACT, PREFERENCE, STATEMENT)
+        return self._declared.keys(scoped, without=_NO_KEYS)
+
+    @cached_property
+    def _by_id(self) -> Mapping[str, CompiledMutation]:
+        return {mutation.id: mutation for mutation in self.mutations}
 
     def match(self, event: Event, logged: LogTime | None = None) -> Sequence[tuple[CompiledMutation, _Params]]:
         """See ``Pack.match``."""
@@ -459,6 +480,8 @@ def _without_nul(value: Any) -> Any:
 
 
 def _add(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said:
+    from graphweft_workers.features.memory.claims import EventReader
+
     payload = MemoryAdd.model_validate(event.data)
     messages: list[_Params] = []
     stated: list[_Params] = []
@@ -527,6 +550,8 @@ def _stated(
     dependents: ClaimDependents,
 ) -> list[_Params]:
     """Return the statements of a message."""
+    from graphweft_workers.features.memory.claims import is_all_stated
+
     # Authors may share a scope. Without a user, what another thread says is of somebody else.
     owner = [getattr(payload, name) or "" for name in SCOPES if name != "thread_id" or payload.user_id is None]
     author = name_key(message["author_name"] or "")
@@ -585,6 +610,8 @@ def _digest(statement: UserStatement, timestamp: str, author: str) -> str:
 
 def _topics(statement: UserStatement, terms: str, timestamp: str) -> list[str] | None:
     """Return the predicates of claims that a verdict on a statement without a claim may end; None: there are none."""
+    from graphweft_workers.features.memory.claims import is_doubtful
+
     if statement.claim is not None or is_doubtful(statement.text, year=int(timestamp[:4])):
         return None
     return predicates_of(frozenset(terms.split())) or None

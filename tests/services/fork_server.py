@@ -309,7 +309,6 @@ def _import_all() -> None:
     # Variables that the command sets before it imports.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     gc.disable()
-    importlib.import_module("graphweft_workers.support.plain_imports").load_plainly()  # as the command does
     for package in _PACKAGES:
         folders = importlib.import_module(package).__path__
         for module in pkgutil.walk_packages(folders, f"{package}."):

@@ -66,7 +66,6 @@ def test_help_and_an_unknown_name_import_no_command(arguments: list[str]) -> Non
         "graphweft_workers.cli.command_table",
         "graphweft_workers.support",
         "graphweft_workers.support.garbage_collection",
-        "graphweft_workers.support.plain_imports",
     }
 
 
@@ -123,53 +122,6 @@ def test_status_imports_what_few_deployments_have_when_they_have_it() -> None:
     """The files of the operator are read once, not followed, and not every deployment has an archive."""
     waits = {"graphweft_workers.support.timing", "graphweft_workers.archive.continuation"}
     assert imported_by_commands()["status"] & waits == set()
-
-
-UNUSED = {"rich", "prompt_toolkit", "uvicorn", "opentelemetry.sdk", "pygments"}
-"""What libraries import because it is installed, and no role uses."""
-LIBRARIES = "cel, faststream, redis.asyncio, structlog"
-PLAINLY = "from graphweft_workers.support.plain_imports import load_plainly; load_plainly(); "
-
-
-def test_libraries_import_packages_that_a_command_does_not_use() -> None:
-    """What they no longer import need not be left out."""
-    assert imported(f"import {LIBRARIES}") & UNUSED == UNUSED
-
-
-def test_a_command_loads_libraries_without_what_it_does_not_use_until_it_asks() -> None:
-    code = (
-        f"import sys; {PLAINLY}import {LIBRARIES}\n"
-        "print(*sys.modules)\n"
-        "import opentelemetry.sdk.metrics, rich.traceback, uvicorn\n"
-        "print(*sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    before, after = ({*line.split()} & UNUSED for line in done.stdout.splitlines())
-    assert (before, after) == (set(), UNUSED - {"prompt_toolkit"})
-
-
-def test_another_thread_finds_what_a_library_does_not() -> None:
-    """FastStream is held while it loads, where it does not find uvicorn."""
-    code = (
-        "import sys, threading\n"
-        f"{PLAINLY}\n"
-        "loads, found = threading.Event(), threading.Event()\n"
-        "class Holding:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'orjson' and threading.current_thread() is not threading.main_thread():\n"
-        "            loads.set()\n"
-        "            assert found.wait(60)\n"
-        "sys.meta_path.insert(0, Holding())\n"
-        "loading = threading.Thread(target=lambda: __import__('faststream._internal._compat'))\n"
-        "loading.start()\n"
-        "assert loads.wait(60)\n"
-        "import uvicorn\n"
-        "found.set()\n"
-        "loading.join()\n"
-        "print(uvicorn.__name__)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "uvicorn\n"
 
 
 OWN = {"mutation": "engine.worker", "injection": "injection.responder", "memory": "engine.job_worker"}

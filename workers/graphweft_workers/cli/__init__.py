@@ -14,7 +14,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from graphweft_workers.cli.command_table import COMMANDS, CommandPlace, Group, Role
 from graphweft_workers.support.garbage_collection import collect_nothing_at_the_end
-from graphweft_workers.support.plain_imports import load_plainly
 
 __all__ = ("app", "main")
 
@@ -143,7 +142,6 @@ def main() -> None:
     """Run the command line."""
     # To look for plugins, pydantic reads the metadata of all installed packages: 16 ms.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # noqa: TID251 - no setting of ours
-    load_plainly()
     _read_variables_in_lower_case()
     try:
         app()

@@ -8,6 +8,7 @@ from collections.abc import MutableMapping
 from typing import Any, Final, Literal, TextIO
 
 import structlog
+from rich.console import Console
 
 from graphweft.transports import NOISY_LOGGERS
 from graphweft_workers.support.log_context import with_ids
@@ -73,15 +74,6 @@ def send_along(library: str, level: int) -> None:
     logger.setLevel(level)
 
 
-def _has_colours() -> bool:
-    if not sys.stderr.isatty():
-        return False
-    from rich.console import Console
-
-    terminal = Console(stderr=True)  # it knows NO_COLOR
-    return terminal.is_terminal and not terminal.no_color
-
-
 def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
     """Send structlog and standard logging to standard error in one form. A command calls it once."""
     shared: list[structlog.typing.Processor] = [
@@ -91,13 +83,14 @@ def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
         _count,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    terminal = Console(stderr=True)  # it knows NO_COLOR
     renderers: list[structlog.typing.Processor] = (
         [structlog.processors.JSONRenderer()]  # JSON escapes all beyond ASCII
         if style == "json"
         else [
             _escape,
             structlog.dev.ConsoleRenderer(
-                colors=_has_colours(),
+                colors=terminal.is_terminal and not terminal.no_color,
                 exception_formatter=structlog.dev.plain_traceback,
             ),
         ]

@@ -123,6 +123,17 @@ async def test_what_ended_is_marked_in_each_of_several_scopes_and_only_when_it_h
 
 
 @pytest.mark.long("neo4j")
+async def test_what_another_user_said_has_their_name_and_is_not_the_askers_own(url: str, store: GraphStore) -> None:
+    await write(url, store, [said(1, "I live in Oslo.", 1), said(2, "I live in Cork.", 2, user="u2")])
+    searcher = Searcher(store, clock=PastClock(TODAY, SYSTEM_CLOCK))
+    both = SearchQuery(
+        text="Where do I live?", memory=MemoryScope(user_id="u1"), any_of=(MemoryScope(user_id="u2"),), top_k=5
+    )
+    rows = (await searcher.search(APP, both, timeout_s=60)).rows()
+    assert [(row["text"], row["author_name"]) for row in rows] == [("I live in Oslo.", None), ("I live in Cork.", "u2")]
+
+
+@pytest.mark.long("neo4j")
 async def test_a_fact_ends_by_a_later_claim_that_nobody_has_condensed(told: Told, url: str, store: GraphStore) -> None:
     await told.write("I live in Oslo.", "I moved to Bergen.")
     oslo = {

@@ -19,14 +19,14 @@ def claims(text: str) -> list[Claim]:
     return [each.claim for each in statements(text, year=2026) if each.claim is not None]
 
 
+def said(text: str) -> list[tuple[str, str, str, bool]]:
+    return [(each.subject, each.predicate, each.object_key, each.holds) for each in claims(text)]
+
+
 def test_a_statement_has_what_is_told_beside_its_claim() -> None:
     text = "I am allergic to nuts, it was found by Dr. Lee."
     assert [each.text for each in statements(text, year=2026)] == [text]
     assert said(text) == [("user", "is allergic to", "nuts", True)]
-
-
-def said(text: str) -> list[tuple[str, str, str, bool]]:
-    return [(each.subject, each.predicate, each.object_key, each.holds) for each in claims(text)]
 
 
 @pytest.mark.parametrize(

@@ -680,7 +680,8 @@ async def _lost_graphs(store: GraphStore, partitions: Sequence[int]) -> list[str
         except OtherGraph:  # see ``_owners``
             continue
         except MarksLost:
-            checkpoints = {}
+            found.append(app_id)
+            continue
         if any(
             is_after(offset, checkpoints[number].offset if number in checkpoints else "")
             for number, offset in offsets.items()

@@ -1,8 +1,8 @@
 """The account of a job: what it waits for and since when, and what it left out.
 
 One call for each fact: it logs, counts, and keeps a record on the bus, which ``status`` reads. A short wait, such as
-one for a graph that is behind for a moment, is neither recorded nor warned of. The counts of a worker go on after a restart under the
-same name; its record is removed a week after it was last written.
+one for a graph that is behind for a moment, is neither recorded nor warned of. The counts of a worker go on after a
+restart under the same name; its record is removed a week after it was last written.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class JobAccount:
 
     async def waits(self, key: WaitKey, error: Transient, wait_s: float) -> None:
         """Note that the job tries again in ``wait_s`` seconds. Each reason of a wait that is not short is warned of
-        once in an outage, whatever number of partitions it stops: a graph that is behind is another one than a wrong key.
+        once in an outage, whatever number of partitions it stops: a graph behind is another one than a wrong key.
         """
         self._warn(error, is_shown=self._is_shown(key, wait_s))
         await self.keep(key, error, wait_s)

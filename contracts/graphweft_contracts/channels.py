@@ -105,6 +105,8 @@ SLOW_READS: Final = f"{SLOW}:reads"
 """Sorted set: slow reads that run or wait, by the time at which they end."""
 SLOW_WRITES: Final = f"{SLOW}:writes"
 """Sorted set: writes to the graphs in ``SLOW_GRAPHS``, by the time at which they end."""
+LONG_WRITES: Final = f"{SLOW}:long"
+"""Sorted set: writes of all workers that took long, by the server's time in milliseconds at which they ended."""
 
 GRAPH_CHECK: Final = "graphweft::check::"
 """Empty graph in which the graph server checks the queries of rules."""

@@ -402,6 +402,14 @@ async def test_a_valid_question_is_answered_whatever_is_missing(gateway: Gateway
 # -------------------------------------------------------------------------------------------------------------- tokens
 
 
+async def test_a_request_with_two_tokens_is_refused(gateway: Gateway) -> None:
+    told = [gateway.headers["Authorization"], "Bearer other"]
+    del gateway.headers["Authorization"]
+    for first, second in (told, told[::-1]):  # HTTP does not say which one counts
+        headers = [("Authorization", first), ("Authorization", second)]
+        assert problem(await gateway.post("/v1/context", headers=headers)) == (400, "repeated-header")
+
+
 @pytest.mark.parametrize(
     "header", [None, "", "Bearer", "Bearer ", "Bearer nobody", "Basic mine", "mine", "Bearer MINE"]
 )

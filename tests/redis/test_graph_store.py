@@ -24,6 +24,7 @@ from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.query import parse
 from graphweft_workers.drivers.falkordb import store as store_module
 from graphweft_workers.drivers.falkordb import write_times
+from graphweft_workers.drivers.falkordb.long_writes import LongWrite, LongWrites
 from graphweft_workers.drivers.falkordb.read_turns import ReadTurns
 from graphweft_workers.drivers.falkordb.rights import rules_of
 from graphweft_workers.drivers.falkordb.statements import guarded
@@ -898,6 +899,42 @@ async def test_a_shared_query_that_times_out_runs_apart_and_once(
     assert await queries(graph) - before == 3  # together, and each by itself
     assert await value(graph, "MATCH (c:Counter) RETURN c.n") == 2
     assert await value(graph, "MATCH (n:N) RETURN sum(n.c)") == 5_001
+
+
+LATE = "MERGE (s:Slow {id: 1}) WITH s UNWIND range(1, 100000) AS x UNWIND range(1, 100000) AS y SET s.n = x + y"
+
+
+async def test_long_writes_of_two_workers_excuse_the_one_that_is_usually_short(url: str) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [connect(url, io_timeout_s=20, decode=True) for _ in range(2)]
+        for client in clients:
+            stack.push_async_callback(client.aclose)
+        busy, small = (LongWrites(client, timing=FalkorDBTiming(tell_s=0.0)) for client in clients)
+        now = time.monotonic()
+        assert await busy.waited_s("busy", now - 0.9, now, [0.8], look=False) == [0.0]
+        assert await small.waited_s("small", now - 0.8, now, [0.001, 0.7]) == [pytest.approx(0.8, abs=0.7), 0.0]
+        assert await busy.waited_s("busy", now - 0.9, now, [0.8]) == [0.0]
+        told = [LongWrite.decode(each).graph for each in await clients[0].zrange(channels.LONG_WRITES, 0, -1)]
+        assert sorted(told) == ["busy", "busy", "small", "small"]
+
+
+async def test_a_write_that_ran_into_its_limit_while_it_waited_counts_as_not_tried(url: str) -> None:
+    timing = FalkorDBTiming(tell_s=0.0)
+    async with contextlib.aclosing(FalkorDBStore(url, timing=timing)) as store:
+        await store.progress(APP, 0)
+        first, slow = chain(COUNT, LATE)
+        writes = [first, dataclasses.replace(slow, limit="short")]
+        assert await store.apply(APP, 0, writes[:1]) == WriteResult(count=1)
+        found = await store.apply(APP, 0, writes[1:])
+        assert found.failure is not None
+        assert found.failure.code == "timeout"
+        assert found.held_s[0] >= 0.2
+        ends_ms = time.time() * 1000 + 3_600_000  # another worker's write, of which it takes the server for an hour
+        other = LongWrite(graph="mozaiks_busy", began_ms=0.0, ended_ms=ends_ms, usual_s=3_600.0)
+        await store._redis.zadd(channels.LONG_WRITES, {other.encode(): ends_ms})
+        assert await store.apply(APP, 0, writes[1:]) == WriteResult(count=0)
+        assert (await store.apply(APP, 0, writes[1:])).held_s == [pytest.approx(0.0, abs=0.01)]
+        assert await value(store, "MATCH (s:Slow) RETURN count(s)") == 0
 
 
 async def test_a_writer_that_is_displaced_between_two_shared_queries_writes_no_more(

@@ -279,7 +279,7 @@ async def test_while_the_embedder_fails_the_position_waits(
     bus: Bus, memory_bus: Bus, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, name: str,
 ) -> None:  # fmt: skip
-    timing = Timing(jobs=JobTiming(last_wait_s=0.1))
+    timing = Timing(jobs=JobTiming(last_wait_s=0.1, shown_s=0.0))
     model_server.always = FAILURES[name]
     inner = OpenAIEmbedder(model_server.url, "m", api_key=None, timeout_s=0.3)
     job = EmbeddingJob(CachedEmbedder(inner))

@@ -297,6 +297,20 @@ async def test_a_difference_is_found(app: App, graph: FalkorDBStore) -> None:
     assert "The graphs differ. After an upgrade that is expected if" in done.out
 
 
+async def test_a_live_graph_amid_a_plan_is_not_compared_and_nothing_is_said_of_losses(
+    app: App, graph: FalkorDBStore
+) -> None:
+    await app.live()
+    redis = graph._redis  # pyright: ignore[reportPrivateUsage]
+    await redis.execute_command("GRAPH.QUERY", "mozaiks_shop", "MATCH (p:__Progress) SET p.plan = 'open'")
+    done = await app.run("rebuild", "--app", "shop", "--verify")
+    said = done.out + done.err
+    assert done.code == 1
+    assert "kept changing: compare again with --resume" in said
+    for wrong in ("matches a rule", "lacks", "applied to the graph", "stays"):
+        assert wrong not in said
+
+
 async def test_a_log_without_its_beginning_is_refused(app: App, graph: FalkorDBStore) -> None:
     await app.live()
     partition = (await app.bus.partitions.layout()).partitions_of("shop")[0]

@@ -208,6 +208,23 @@ async def test_an_outage_of_one_partition_is_warned_of_once_while_others_go_on(a
     assert said == [("job_waits", "warning"), ("job_goes_on", "info"), ("job_waits", "warning")]
 
 
+async def test_short_waits_one_after_the_other_are_not_warned_of(account: JobAccount, clock: VirtualClock) -> None:
+    with capture_logs() as logs:
+        for _ in range(50):
+            for _ in range(3):
+                await account.waits(EVENTS, failure(), 0.1)
+                clock.advance(0.1)
+            await account.goes_on(EVENTS)
+    assert {(each["event"], each["log_level"]) for each in logs} == {("job_waits", "debug")}
+    with capture_logs() as logs:
+        for _ in range(30):
+            await account.waits(EVENTS, failure(), 0.1)
+            clock.advance(0.1)
+        await account.goes_on(EVENTS)
+    said = [each["event"] for each in logs if each["log_level"] != "debug"]
+    assert said == ["job_waits", "job_goes_on"]
+
+
 async def test_the_warnings_of_an_outage_are_bounded(account: JobAccount) -> None:
     said = await warned(account, *(f"reason {chr(97 + number // 26)}{chr(97 + number % 26)}" for number in range(100)))
     assert len(said) == 20

@@ -58,6 +58,20 @@ async def test_leases_are_extended_only_while_the_loop_is_silent_and_not_for_eve
     assert [log["event"] for log in logs] == ["event_loop_blocked", "event_loop_hangs"]
 
 
+async def test_a_process_that_stood_still_does_not_say_that_its_leases_were_extended(clock: VirtualClock) -> None:
+    keeper = Keeper()
+    kept = LeaseThread(keeper, owner="w", lease_s=10.0, logger=LOGGER, clock=clock)
+    kept.held.add(0)
+    with capture_logs() as logs:
+        await kept.look()
+        clock.advance(70.0)  # as by SIGSTOP: neither the loop nor the thread runs
+        await kept.look()
+    [log] = logs
+    assert log["event"] == "event_loop_blocked"
+    assert "stood still too" in log["next"]
+    assert keeper.extended == [(0,)]  # those that nobody has taken over
+
+
 async def test_a_blocked_worker_without_partitions_extends_nothing(clock: VirtualClock) -> None:
     keeper = Keeper()
     kept = LeaseThread(keeper, owner="w", lease_s=10.0, logger=LOGGER, clock=clock)

@@ -10,6 +10,7 @@ from graphweft_workers.cli import output
 from graphweft_workers.reports.dead_letters import LetterChanges
 from graphweft_workers.reports.delivery import DeliveryOutcome, PublishReport, SentEvents
 from graphweft_workers.reports.picture import Picture
+from graphweft_workers.reports.rebuild import RebuildReport
 from graphweft_workers.reports.report import Notice, Part, PlainReport, TextTable
 
 PARTS: tuple[Part, ...] = ("a line", TextTable(("n", "name"), [(1_000, "x")], title="T"), Notice("a hint"))
@@ -86,3 +87,12 @@ def test_the_first_nodes_of_a_picture_keep_the_relationships_between_them() -> N
     first = found.first(2).to_dict()
     assert [each["id"] for each in first["nodes"]] == [0, 1]
     assert [(each["start"], each["end"]) for each in first["relationships"]] == [(0, 1)]
+
+
+def test_a_rebuild_that_could_not_compare_says_why_and_nothing_else() -> None:
+    report = RebuildReport(app="a", graph="a.rebuilt", verify=True, parked_for={"slow_writes"})
+    assert report.failed
+    assert list(report.parts()) == []
+    [said] = report.warnings()
+    assert "not compared" in said
+    assert "(slow_writes)" in said

@@ -208,6 +208,8 @@ class _RebuildWork:
                 known = work.continued or await self.live.whole.graph_id(app)
                 if options.verify:
                     report.compared = await work.compare()
+                    if report.not_compared:
+                        report.parked_for = await log.parked_for()
                 elif not options.swap or self.given is not None or not known:
                     await work.run(await log.ends(self.to) if isinstance(self.to, datetime) else self.to)
                 report.unknown = not known and not work.restored and not any(each.events for each in work.done.values())
@@ -219,7 +221,7 @@ class _RebuildWork:
                         report.restated = await work.restate()
                     await work.swap()
                     report.swapped = True
-                if not report.unknown:
+                if not report.unknown and not report.not_compared:
                     old, new = (graph, self.live) if report.swapped else (self.live, graph)
                     report.losses = await losses_of(
                         old, new, log, self.rules, fewer=report.swapped and self.given is None, warn=warn, before=before

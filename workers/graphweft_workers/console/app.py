@@ -211,8 +211,7 @@ class _Console:
         return Response(found.content, media_type=found.media_type, headers=headers)
 
     def _viewer(self, request: Request) -> Viewer:
-        header = request.headers.get("authorization", "")
-        token = find_access(self.tokens(), header, self.may_use, partial(note_token, request)).token
+        token = find_access(self.tokens(), request, self.may_use, partial(note_token, request)).token
         check_viewer(token)
         writes = self.sources.settings.console_write and "admin" in token.roles
         return Viewer(token=token, may_write=writes, may_use=self.may_use)

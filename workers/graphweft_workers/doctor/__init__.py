@@ -677,15 +677,12 @@ async def _lost_graphs(store: GraphStore, partitions: Sequence[int]) -> list[str
     for app_id, offsets in reached.items():
         try:
             checkpoints = await store.checkpoints(app_id, timeout_s=_GRAPH_S)
+            at = {number: checkpoint.offset for number, checkpoint in checkpoints.items()}
         except OtherGraph:  # see ``_owners``
             continue
         except MarksLost:
-            found.append(app_id)
-            continue
-        if any(
-            is_after(offset, checkpoints[number].offset if number in checkpoints else "")
-            for number, offset in offsets.items()
-        ):
+            at = {}
+        if any(is_after(offset, at.get(number, "")) for number, offset in offsets.items()):
             found.append(app_id)
     return sorted(found)
 

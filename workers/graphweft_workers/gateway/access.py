@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from starlette.requests import Request
+
 from graphweft_contracts import Event
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_contracts.event_rights import ERASING_TYPES, INTERNAL_TYPES
@@ -87,12 +89,17 @@ class RequestRights:
 
 
 def find_access(
-    tokens: Tokens, header: str, app_may_use: MayUse, found: Callable[[AccessToken], None] = lambda _: None
+    tokens: Tokens, request: Request, app_may_use: MayUse, found: Callable[[AccessToken], None] = lambda _: None
 ) -> RequestRights:
-    """Return the access of the token in an ``Authorization`` header. Raises ``Problem`` without a valid one.
+    """Return the access of the token in a request's ``Authorization`` header. Raises ``Problem`` without a valid one.
 
-    ``found`` gets the entry of the token, also of one that has expired.
+    ``found`` gets the entry of the token, also of one that has expired. A request with two headers is refused: a proxy
+    may have checked the other one.
     """
+    headers = request.headers.getlist("authorization")
+    if len(headers) > 1:
+        raise Problem(400, "repeated-header", "send one Authorization header; nothing was taken")
+    header = headers[0] if headers else ""
     scheme, _, presented = header.partition(" ")
     token = tokens.find(presented.strip()) if scheme.lower() == "bearer" else None
     if token is None:

@@ -383,8 +383,7 @@ class _Gateway:
             access = RequestRights(token=self.insecure, app_may_use=self.may_use)
             note_token(request, access.token)
         else:
-            header = request.headers.get("authorization", "")
-            access = find_access(self.tokens(), header, self.may_use, partial(self._found, request))
+            access = find_access(self.tokens(), request, self.may_use, partial(self._found, request))
         if roles:
             access.require(*roles)
         return access

@@ -146,7 +146,10 @@ class WriteResult:
     count: int
     failure: QueryFailed | None = None
     held_s: Sequence[float] = field(default=(), compare=False)
-    """By write, with the one that failed: for how long the server may have done nothing else. Empty if it can."""
+    """By write, with the one that failed: for how long the server may have done nothing else. Empty if it can.
+
+    What a write waited for those of other apps does not count.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ from graphweft_workers.archive.erasures import Erasures, erasures_in
 from graphweft_workers.archive.log_gaps import LogGap, check_accepted, log_gaps, missing_entries
 from graphweft_workers.archive.preludes import Prelude, folder_of, is_of_prelude, prelude_of, preludes_in
 from graphweft_workers.archive.reader import ArchiveReader
-from graphweft_workers.engine.apply.app_queue import State
 from graphweft_workers.engine.apply.log_misfit import misfit_of
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
@@ -87,11 +86,10 @@ class AppLog:
             if each.id in wanted
         }
 
-    async def waits_for_rebuild(self) -> bool:
-        """Tell whether workers apply no event of the app until its graph was rebuilt."""
+    async def parked_for(self) -> set[str]:
+        """Return why workers have parked the app, as ``status`` says it; none if they have not."""
         notes = [PositionNote.decode(each.note) for each in await self.bus.partitions.status()]
-        parked = [note.parked[self.app_id] for note in notes if self.app_id in note.parked]
-        return any(each.why == State.NEEDS_REBUILD.value for each in parked)
+        return {note.parked[self.app_id].why for note in notes if self.app_id in note.parked}
 
     async def until_applied(
         self, ends: Mapping[int, str], *, limit_s: float, step_s: float, clock: Clock = SYSTEM_CLOCK

@@ -19,6 +19,7 @@ from graphweft_rules import RuleSet
 from graphweft_workers.archive.joins import has_rebuilt, to_rebuild
 from graphweft_workers.archive.log_gaps import LogGap
 from graphweft_workers.archive.preludes import Prelude, is_of_prelude
+from graphweft_workers.engine.apply.app_queue import State
 from graphweft_workers.engine.failures.letters_after_erasures import LettersAfterErasures
 from graphweft_workers.engine.log.ledger_reader import ledger_by_other_rules
 from graphweft_workers.engine.plan.digest import Digest, read_digest
@@ -138,7 +139,7 @@ class Rebuild:
             )
         if swap and self._run_id != await self._live.check():
             raise InvalidSettings("--swap: both graphs must be on one server: leave out --into")
-        if swap and self._given is not None and await self._log.waits_for_rebuild():
+        if swap and self._given is not None and State.NEEDS_REBUILD.value in await self._log.parked_for():
             raise InvalidSettings(
                 f"--rules: workers must have applied the events of {app_id!r} before its past is restated, and they "
                 f"wait until its graph is rebuilt: run `graphweft rebuild --app {app_id} --swap`, then "
@@ -314,7 +315,7 @@ class Rebuild:
     async def compare(self) -> DigestComparison | None:
         """Bring the new graph to the place of the live one and return both digests.
 
-        None: the live graph changed during each attempt. Raises like ``run``.
+        None: the live graph changed, or held an unfinished plan, during each attempt. Raises like ``run``.
         """
         for attempt in range(_ROUNDS):
             if attempt:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,8 @@ class RebuildReport:
     elapsed_s: float = 0.0
     verify: bool = False
     compared: DigestComparison | None = None
+    parked_for: Collection[str] = ()
+    """Why workers have parked the app, if the graphs were not compared although that was asked."""
     swap: bool = False
     swapped: bool = False
     unknown: bool = False
@@ -77,6 +79,11 @@ class RebuildReport:
     def same(self) -> bool | None:
         """Whether both graphs are equal; None if they were not compared."""
         return None if self.compared is None else self.compared.live == self.compared.rebuilt
+
+    @property
+    def not_compared(self) -> bool:
+        """Whether the live graph never stood still for a comparison: it is not known what the new one lacks."""
+        return self.verify and self.compared is None
 
     @property
     def failed(self) -> bool:
@@ -129,8 +136,8 @@ class RebuildReport:
         return found
 
     def parts(self) -> Iterator[Part]:
-        """Yield it for people; nothing of an unknown app, of which a warning says all."""
-        if self.unknown:
+        """Yield it for people; nothing of an unknown app, or before any event, of which a warning says all."""
+        if self.unknown or (self.not_compared and not self.done):
             return
         yield f"{counted(self.events, 'event')} applied to the graph {self.graph!r} in {self.elapsed_s:.1f} s"
         others = "that the live graph has not skipped"
@@ -202,12 +209,18 @@ class RebuildReport:
             from graphweft_workers.archive.log_gaps import without
 
             yield without(self.gaps)
-        if not self.events and not self.restored and not self.resumed:
+        if not self.events and not self.restored and not self.resumed and not self.not_compared:
             yield (
                 f"no event of the app {app!r} in the log matches a rule"
                 + (", and it has no graph: check its name" if self.unknown else "")
             )
-        if self.verify and self.compared is None:
+        if self.not_compared and self.parked_for:
+            yield (
+                f"the graphs of {app!r} were not compared: workers have parked the app in the middle of its writes "
+                f"({', '.join(sorted(self.parked_for))}): compare again with --resume when `graphweft status` names it "
+                "no longer"
+            )
+        elif self.not_compared:
             yield f"the live graph of {app!r} kept changing: compare again with --resume when less is written"
         if self.losses:
             which = "that was live until now" if self.swapped else "that is live"

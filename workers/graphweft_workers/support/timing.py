@@ -142,7 +142,7 @@ class JobTiming:
     last_wait_s: float = 60.0
     """The longest wait for a server that a job needs."""
     shown_s: float = 1.0
-    """A wait that lasts at least this long is kept on the bus, for ``status``."""
+    """A wait that lasts at least this long is warned of, and kept on the bus for ``status``."""
     renew_s: float = 10.0
     """How often the record of a wait is renewed, at most."""
     record_s: float = 1.0

@@ -45,6 +45,7 @@ from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.falkordb.errors import NO_GRAPH, TIMED_OUT, of_graph, translate
 from graphweft_workers.drivers.falkordb.limiter import Places, Query
 from graphweft_workers.drivers.falkordb.literals import header
+from graphweft_workers.drivers.falkordb.long_writes import LongWrites
 from graphweft_workers.drivers.falkordb.positions import FalkorDBPositions
 from graphweft_workers.drivers.falkordb.property_names import read_property_names
 from graphweft_workers.drivers.falkordb.query_check import check_query
@@ -142,7 +143,7 @@ class FalkorDBStore:
         self._named: BoundedDict[str, set[str]] = BoundedDict()
         """By app: the statements whose labels and types the server knows."""
         self._shared_queries = SharedQueries()
-        self._times = WriteTimes(timing)
+        self._times = WriteTimes(LongWrites(self._redis, clock=clock, timing=timing), clock, timing)
         self._senders: BoundedDict[str, CommandBatcher] = BoundedDict()
         """By app: sends the writes of all partitions, see ``_apply``."""
         self._notes: BoundedDict[tuple[str, int], str] = BoundedDict()
@@ -309,7 +310,7 @@ class FalkorDBStore:
         count = 0
         held_s: list[float] = []
         while count < len(writes) and sum(held_s) < self._timing.round_s:
-            part = writes[count : count + self._times.most(writes, count, self._timing.round_s)]
+            part = writes[count : count + self._times.most(self._name(app_id), writes, count, self._timing.round_s)]
             applied = await self._apply(app_id, partition, part)
             count += applied.count
             held_s += applied.held_s
@@ -542,7 +543,7 @@ class FalkorDBStore:
         try:
             began = self._clock.monotonic()
             replies = await sender.execute_all(commands) if commands else []
-            held_s = self._times.held_s(writes, queries, replies, self._clock.monotonic() - began)
+            held_s, has_waited = await self._times.held_s(name, writes, queries, replies, began)
             spared = unsendable is None and all(
                 write.query is None or spares_checkpoints(write.query.outline) for write in writes
             )
@@ -583,6 +584,8 @@ class FalkorDBStore:
                 raise moved_by_another(app_id, partition)
         if failed is None or reason is None:
             return self._applied(app_id, partition, writes[:count], unsendable, held_s=held_s)
+        if has_waited:  # as if the rest was not tried
+            return self._applied(app_id, partition, writes[:count], held_s=held_s)
         if not failed[0].shared:
             return self._applied(app_id, partition, writes[:count], placed(reason, writes[count]), held_s=held_s)
         self._applied(app_id, partition, writes[:count], held_s=held_s)

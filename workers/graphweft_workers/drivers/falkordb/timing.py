@@ -52,6 +52,12 @@ class FalkorDBTiming:
     """The same with many rows: if it is too short, the next query has fewer."""
     long_ms: int = 1_500
     """The same for one row that ran into the short limit."""
+    told_s: float = 0.1
+    """A write that takes this long, and may have kept the server from other work, is told to other workers."""
+    tell_s: float = 0.1
+    """How long it waits until others have told theirs."""
+    told_ms: int = 60_000
+    """How long what was told is kept."""
     round_s: float = 1.0
     """How long the writes of an app that are sent together may take."""
     owner_s: float = 1.0

@@ -10,12 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
+from typing import Any, Final
 
 from graphweft_contracts import Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.ports.leases import LeaseKeeper
 from graphweft_workers.support.timing import TIMING, LeaseTiming
+
+_EXTENDS: Final = "a thread extends the leases meanwhile"
+_STOOD_STILL: Final = (
+    "the thread that extends the leases meanwhile stood still too: the process was stopped, the machine slept, or a "
+    "call kept Python's lock. Other workers may have taken the partitions over"
+)
 
 
 class LeaseThread:
@@ -39,7 +45,7 @@ class LeaseThread:
         self._timing = timing
         self._logger = logger
         self._clock = clock
-        self._seen = clock.monotonic()
+        self._seen = self._looked = clock.monotonic()
         self._blocked = self._gave_up = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="graphweft-leases", daemon=True)
@@ -63,14 +69,17 @@ class LeaseThread:
 
     async def look(self) -> None:
         """Extend the leases if the event loop is blocked, and has not been for too long."""
-        silent_s = self._clock.monotonic() - self._seen
+        now = self._clock.monotonic()
+        silent_s, stood_still = now - self._seen, now - self._looked > 2 * self._every_s
+        self._looked = now
         if silent_s < self._every_s:
             self._blocked = self._gave_up = False
             return
         held = tuple(self.held)
         if not held or self._gave_up:
             return
-        if silent_s > self._timing.blocked_s:
+        # After the whole process stood still, the loop has not had its turn yet.
+        if silent_s > self._timing.blocked_s and not stood_still:
             self._gave_up = True
             self._logger.error(
                 "event_loop_hangs", worker=self._owner, blocked_s=round(silent_s, 1), partitions=sorted(held),
@@ -81,7 +90,7 @@ class LeaseThread:
             self._blocked = True
             self._logger.warning(
                 "event_loop_blocked", worker=self._owner, blocked_s=round(silent_s, 1), partitions=sorted(held),
-                most_s=self._timing.blocked_s, next="a thread extends the leases meanwhile",
+                most_s=self._timing.blocked_s, next=_STOOD_STILL if stood_still else _EXTENDS,
             )  # fmt: skip
         try:
             async with asyncio.timeout(self._lease_s):

@@ -1,8 +1,8 @@
 """The account of a job: what it waits for and since when, and what it left out.
 
 One call for each fact: it logs, counts, and keeps a record on the bus, which ``status`` reads. A short wait, such as
-one for a graph that is behind for a moment, is not recorded. The counts of a worker go on after a restart under the
-same name; its record is removed a week after it was last written.
+one for a graph that is behind for a moment, is neither recorded nor warned of. The counts of a worker go on after a
+restart under the same name; its record is removed a week after it was last written.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ class JobAccount:
             await self._records.put(key, None)
 
     async def waits(self, key: WaitKey, error: Transient, wait_s: float) -> None:
-        """Note that the job tries again in ``wait_s`` seconds. Each reason is warned of once in an outage, whatever
-        number of partitions it stops: that the graph is behind, which a moment mends, is another one than a wrong key.
+        """Note that the job tries again in ``wait_s`` seconds. Each reason of a wait that is not short is warned of
+        once in an outage, whatever number of partitions it stops: a graph behind is another one than a wrong key.
         """
-        self._warn(error)
+        self._warn(error, is_shown=self._is_shown(key, wait_s))
         await self.keep(key, error, wait_s)
 
     async def keep(self, key: WaitKey, error: Transient, wait_s: float) -> None:
@@ -120,7 +120,7 @@ class JobAccount:
         wait = self._waits.setdefault(key, _Wait(now, ""))
         changed = wait.error != str(error)
         wait.error = str(error)
-        if now - wait.since + wait_s < self._timing.shown_s:
+        if not self._is_shown(key, wait_s):
             return
         if self._written is None or changed or now - self._written >= self._timing.renew_s:
             await self._write()
@@ -148,12 +148,18 @@ class JobAccount:
         if skipped:
             await self._write()
 
-    def _warn(self, error: Transient) -> None:
+    def _is_shown(self, key: WaitKey, wait_s: float) -> bool:
+        """Tell whether a wait is not short, so that the log and ``status`` tell of it."""
+        wait = self._waits.get(key)
+        lasted_s = 0.0 if wait is None else self._clock.monotonic() - wait.since
+        return lasted_s + wait_s >= self._timing.shown_s
+
+    def _warn(self, error: Transient, *, is_shown: bool) -> None:
         reason = _NUMBERS.sub("", str(error))
-        known = reason in self._reasons or len(self._reasons) >= _MOST_REASONS
-        if not known:
+        is_new = is_shown and reason not in self._reasons and len(self._reasons) < _MOST_REASONS
+        if is_new:
             self._reasons.add(reason)
-        level = self._logger.debug if known else self._logger.warning
+        level = self._logger.warning if is_new else self._logger.debug
         level("job_waits", error=str(error))
 
     def _record(self) -> WaitRecord | None:

@@ -99,7 +99,7 @@ def read_periods(text: str, today: date) -> tuple[list[Period], str]:
     free = rest  # what no pattern has taken
     for pattern, keeps, read in _PATTERNS:
         for match in pattern.finditer(free):
-            periods = read(match, today)
+            periods = _within_calendar(read, match, today)
             if not periods:
                 continue
             start, end = match.span()
@@ -112,6 +112,14 @@ def read_periods(text: str, today: date) -> tuple[list[Period], str]:
             kept = _LEAD.sub(lambda lead: " " * len(lead[0]), said) if keeps else " " * len(said)
             rest = rest[:start] + kept + rest[end:]
     return found, rest
+
+
+def _within_calendar(read: _Reader, match: re.Match[str], today: date) -> Sequence[Period]:
+    """Return the periods of a match; none for days before the year 1 or after 9999."""
+    try:
+        return read(match, today)
+    except (OverflowError, ValueError):
+        return []
 
 
 def _between(first: date, last: date) -> Sequence[Period]:

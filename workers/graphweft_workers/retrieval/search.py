@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date
+from datetime import date
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
@@ -215,7 +215,7 @@ class _Search:
 
     @cached_property
     def _today(self) -> date:
-        return self._at.astimezone(UTC).date()
+        return date.fromisoformat(utc_text(self._at)[:10])
 
     @cached_property
     def _asked(self) -> RankedQuestion:

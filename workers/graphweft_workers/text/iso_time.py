@@ -14,5 +14,11 @@ def iso_time(text: str) -> datetime:
 
 
 def in_utc(time: datetime) -> datetime:
-    """Return a time in UTC. One without a zone is in UTC, so that the zone of this machine changes nothing."""
-    return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+    """Return a time in UTC. One without a zone is in UTC, so that the zone of this machine changes nothing.
+
+    Raises ``ValueError`` for a time that in UTC is before the year 1 or after 9999.
+    """
+    try:
+        return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+    except OverflowError as error:
+        raise ValueError("the time is outside of the years 1 to 9999 in UTC") from error

@@ -58,6 +58,8 @@ class FalkorDBTiming:
     """How long it waits until others have told theirs."""
     told_ms: int = 60_000
     """How long what was told is kept."""
+    surprise_s: float = 60.0
+    """A long time of a quick statement that nothing explains counts if there was another one within this time."""
     round_s: float = 1.0
     """How long the writes of an app that are sent together may take."""
     owner_s: float = 1.0

@@ -43,3 +43,8 @@ def test_what_is_told_is_read_as_it_was() -> None:
     told = write("mozaiks_a:b", 1_700_000_000.0, 1_700_000_001.0, 0.25)
     assert LongWrite.decode(told.encode()) == told
     assert told.encode() != told.encode()
+
+
+@pytest.mark.parametrize("text", ["", "a", "1:2:x:id:g", "1:2:3", "nan:2:3:id:g"])
+def test_what_is_in_another_form_is_left_out(text: str) -> None:
+    assert LongWrite.decode(text) is None

@@ -43,10 +43,13 @@ class LongWrite:
         return f"{self.began_ms:.0f}:{self.ended_ms:.0f}:{usual_us}:{uuid.uuid4().hex}:{self.graph}"
 
     @classmethod
-    def decode(cls, text: str) -> LongWrite:
-        """Read what ``encode`` has made."""
-        began, ended, usual_us, _, graph = text.split(":", 4)
-        return cls(graph=graph, began_ms=float(began), ended_ms=float(ended), usual_s=int(usual_us) / 1e6)
+    def decode(cls, text: str) -> LongWrite | None:
+        """Read what ``encode`` has made; None for what is in another form, as another version may write it."""
+        try:
+            began, ended, usual_us, _, graph = text.split(":", 4)
+            return cls(graph=graph, began_ms=int(began), ended_ms=int(ended), usual_s=int(usual_us) / 1e6)
+        except (ValueError, OverflowError):
+            return None
 
 
 def waited_s(write: LongWrite, others: Iterable[LongWrite]) -> float:
@@ -93,7 +96,7 @@ class LongWrites:
         except (RedisError, OSError) as error:
             self._warn(error)
             return [0.0] * len(usual_s)
-        said = [LongWrite.decode(other) for other in others]
+        said = [found for other in others if (found := LongWrite.decode(other)) is not None]
         return [waited_s(write, said) for write in writes]
 
     def _warn(self, error: Exception) -> None:

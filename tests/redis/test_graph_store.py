@@ -909,7 +909,7 @@ async def test_long_writes_of_two_workers_excuse_the_one_that_is_usually_short(u
         clients = [connect(url, io_timeout_s=20, decode=True) for _ in range(2)]
         for client in clients:
             stack.push_async_callback(client.aclose)
-        busy, small = (LongWrites(client, timing=FalkorDBTiming(tell_s=0.0)) for client in clients)
+        busy, small = (LongWrites(client, timing=FalkorDBTiming(long_look_s=0.0)) for client in clients)
         now = time.monotonic()
         assert await busy.waited_s("busy", now - 0.9, now, [0.8], look=False) == [0.0]
         assert await small.waited_s("small", now - 0.8, now, [0.001, 0.7]) == [pytest.approx(0.8, abs=0.7), 0.0]
@@ -919,7 +919,7 @@ async def test_long_writes_of_two_workers_excuse_the_one_that_is_usually_short(u
 
 
 async def test_a_write_that_ran_into_its_limit_while_it_waited_counts_as_not_tried(url: str) -> None:
-    timing = FalkorDBTiming(tell_s=0.0)
+    timing = FalkorDBTiming(long_look_s=0.0)
     async with contextlib.aclosing(FalkorDBStore(url, timing=timing)) as store:
         await store.progress(APP, 0)
         first, slow = chain(COUNT, LATE)

@@ -1,4 +1,4 @@
-"""For how long writes held the server, by the times that it reports and what other workers tell."""
+"""For how long writes held the server, by the times that it reports and what other workers announce."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WRITE = Write(
 TIMED_OUT = ResponseError("Query timed out")
 
 
-class Told:
+class Announced:
     """What the long writes of other workers explain of the next one."""
 
     def __init__(self) -> None:
@@ -43,13 +43,13 @@ class Server:
     """One write after the other, each of which takes as long as is given."""
 
     def __init__(self) -> None:
-        self.clock, self.told = VirtualClock(), Told()
-        self.times = WriteTimes(cast("Any", self.told), self.clock, FalkorDBTiming())
+        self.clock, self.announced = VirtualClock(), Announced()
+        self.times = WriteTimes(cast("Any", self.announced), self.clock, FalkorDBTiming())
 
     async def write(self, took_s: float, *, explained_s: float = 0.0, limit_s: float = 9.0) -> tuple[float, bool]:
         began_s = self.clock.monotonic()
         self.clock.advance(took_s)
-        self.told.explained_s = explained_s
+        self.announced.explained_s = explained_s
         said = [[f"Query internal execution time: {took_s * 1000} milliseconds"]]
         reply: Any = TIMED_OUT if took_s > limit_s else said
         queries = [WriteQuery(first=0, end=1, text="")]
@@ -69,7 +69,7 @@ async def server() -> Server:
 async def test_what_a_write_waited_for_another_app_does_not_count(server: Server) -> None:
     for _ in range(5):
         assert await server.write(0.9, explained_s=0.88) == (pytest.approx(0.02), False)
-        assert server.told.usual_s[0] < 0.05
+        assert server.announced.usual_s[0] < 0.05
 
 
 async def test_a_write_that_ran_into_its_limit_while_it_waited_is_no_timeout(server: Server) -> None:
@@ -93,6 +93,6 @@ async def test_a_long_time_of_a_quick_statement_counts_when_it_comes_again(serve
 async def test_the_first_long_write_of_a_new_statement_counts() -> None:
     server = Server()
     assert (await server.write(0.9))[0] == pytest.approx(0.9)
-    assert server.told.usual_s == [0.1]  # so that it explains the waits of quick ones
+    assert server.announced.usual_s == [0.1]  # so that it explains the waits of quick ones
     assert (await server.write(0.9))[0] == pytest.approx(0.9)
-    assert server.told.usual_s == [pytest.approx(0.9)]
+    assert server.announced.usual_s == [pytest.approx(0.9)]

@@ -86,12 +86,12 @@ class LongWrites:
             began_ms, ended_ms = began_s * 1000 + ahead_ms, ended_s * 1000 + ahead_ms
             writes = [LongWrite(graph=graph, began_ms=began_ms, ended_ms=ended_ms, usual_s=each) for each in usual_s]
             pipeline = self._client.pipeline(transaction=False)
-            pipeline.zremrangebyscore(channels.LONG_WRITES, "-inf", ended_ms - self._timing.told_ms)
+            pipeline.zremrangebyscore(channels.LONG_WRITES, "-inf", ended_ms - self._timing.long_kept_ms)
             pipeline.zadd(channels.LONG_WRITES, {write.encode(): ended_ms for write in writes})
             await pipeline.execute()
             if not look:
                 return [0.0] * len(writes)
-            await self._clock.sleep(self._timing.tell_s)  # others that ended at the same time say so, too
+            await self._clock.sleep(self._timing.long_look_s)  # others that ended at the same time say so, too
             others = await self._client.zrangebyscore(channels.LONG_WRITES, began_ms, "+inf")
         except (RedisError, OSError) as error:
             self._warn(error)

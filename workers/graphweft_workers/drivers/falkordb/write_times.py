@@ -75,17 +75,17 @@ class WriteTimes:
         took = self._took_s(queries, replies, ended_s - began_s)
         done, has_waited = queries[: len(took)], False
         holds = [_may_hold(writes, query) for query in done]
-        long = [number for number, took_s in enumerate(took) if holds[number] and took_s >= self._timing.told_s]
+        long = [number for number, took_s in enumerate(took) if holds[number] and took_s >= self._timing.long_s]
         if long:
-            usual_s = [self._told_s(graph, _writes_of(writes, done[each])) for each in long]
+            usual_s = [self._expected_s(graph, _writes_of(writes, done[each])) for each in long]
             look = all(write.limit != "full" for write in writes)  # who replays does not rest
             waited = await self._long_writes.waited_s(graph, began_s, ended_s, usual_s, look=look)
             for number, usual, waited_s in zip(long, usual_s, waited, strict=True):
                 left_s = max(0.0, took[number] - waited_s)
-                if look and left_s >= self._timing.told_s and self._is_surprise(graph, left_s, usual):
+                if look and left_s >= self._timing.long_s and self._is_surprise(graph, left_s, usual):
                     left_s = 0.0
                 if _timed_out(replies[number]):
-                    has_waited = left_s < min(took[number] / 2, self._timing.told_s)
+                    has_waited = left_s < min(took[number] / 2, self._timing.long_s)
                 took[number] = left_s
         found: list[float] = []
         for query, took_s, may_hold in zip(done, took, holds, strict=True):
@@ -101,7 +101,7 @@ class WriteTimes:
     def _is_surprise(self, graph: str, took_s: float, usual_s: float) -> bool:
         """Tell whether a long time of a quick statement is the first one of its graph for long.
 
-        Work that no worker tells of may have had the server or the machine. If it comes again, it is the statement's.
+        Work that no worker announces may have had the server or the machine. If it comes again, it is the statement's.
         """
         if took_s < _MUCH_LONGER * usual_s:
             return False
@@ -121,10 +121,10 @@ class WriteTimes:
             found.append((run_time_ms(reply) or 0.0) / 1000)
         return found
 
-    def _told_s(self, graph: str, writes: Sequence[Write]) -> float:
+    def _expected_s(self, graph: str, writes: Sequence[Write]) -> float:
         """Return what writes that took long together usually take: a new one rather had the server than a quick one."""
         known = [self._times.get((graph, write.query.statement)) for write in writes if write.query is not None]
-        return sum(self._timing.told_s if each is None else each for each in known)
+        return sum(self._timing.long_s if each is None else each for each in known)
 
     def _usual_s(self, graph: str, write: Write) -> float:
         return 0.0 if write.query is None else self._times.get((graph, write.query.statement), _UNKNOWN_S)

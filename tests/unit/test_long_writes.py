@@ -39,7 +39,12 @@ def test_another_write_that_explains_nothing_excuses_nothing(other: LongWrite) -
     assert waited_s(SMALL, [other]) == 0.0
 
 
-def test_what_is_told_is_read_as_it_was() -> None:
-    told = write("mozaiks_a:b", 1_700_000_000.0, 1_700_000_001.0, 0.25)
-    assert LongWrite.decode(told.encode()) == told
-    assert told.encode() != told.encode()
+def test_an_announcement_is_read_as_it_was() -> None:
+    announced = write("mozaiks_a:b", 1_700_000_000.0, 1_700_000_001.0, 0.25)
+    assert LongWrite.decode(announced.encode()) == announced
+    assert announced.encode() != announced.encode()
+
+
+@pytest.mark.parametrize("text", ["", "a", "1:2:x:id:g", "1:2:3", "nan:2:3:id:g"])
+def test_what_is_in_another_form_is_left_out(text: str) -> None:
+    assert LongWrite.decode(text) is None

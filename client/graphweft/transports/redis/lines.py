@@ -112,10 +112,10 @@ class Lines:
                 await line.disconnect(nowait=True)
             raise
         finally:
-            if self._closed and line is not None:  # it may have opened while all were closed
-                await line.disconnect(nowait=True)
-            elif line is not None:
+            if line is not None and not self._closed:
                 self._idle.append(line)
+            elif self._closed:  # a connection may have opened while all were closed, also one that nobody waits for
+                await self._client.connection_pool.disconnect()
         return answers
 
 

@@ -43,10 +43,13 @@ class LongWrite:
         return f"{self.began_ms:.0f}:{self.ended_ms:.0f}:{usual_us}:{uuid.uuid4().hex}:{self.graph}"
 
     @classmethod
-    def decode(cls, text: str) -> LongWrite:
-        """Read what ``encode`` has made."""
-        began, ended, usual_us, _, graph = text.split(":", 4)
-        return cls(graph=graph, began_ms=float(began), ended_ms=float(ended), usual_s=int(usual_us) / 1e6)
+    def decode(cls, text: str) -> LongWrite | None:
+        """Read what ``encode`` has made; None for what is in another form, as another version may write it."""
+        try:
+            began, ended, usual_us, _, graph = text.split(":", 4)
+            return cls(graph=graph, began_ms=int(began), ended_ms=int(ended), usual_s=int(usual_us) / 1e6)
+        except (ValueError, OverflowError):
+            return None
 
 
 def waited_s(write: LongWrite, others: Iterable[LongWrite]) -> float:
@@ -83,17 +86,17 @@ class LongWrites:
             began_ms, ended_ms = began_s * 1000 + ahead_ms, ended_s * 1000 + ahead_ms
             writes = [LongWrite(graph=graph, began_ms=began_ms, ended_ms=ended_ms, usual_s=each) for each in usual_s]
             pipeline = self._client.pipeline(transaction=False)
-            pipeline.zremrangebyscore(channels.LONG_WRITES, "-inf", ended_ms - self._timing.told_ms)
+            pipeline.zremrangebyscore(channels.LONG_WRITES, "-inf", ended_ms - self._timing.long_kept_ms)
             pipeline.zadd(channels.LONG_WRITES, {write.encode(): ended_ms for write in writes})
             await pipeline.execute()
             if not look:
                 return [0.0] * len(writes)
-            await self._clock.sleep(self._timing.tell_s)  # others that ended at the same time say so, too
+            await self._clock.sleep(self._timing.long_look_s)  # others that ended at the same time say so, too
             others = await self._client.zrangebyscore(channels.LONG_WRITES, began_ms, "+inf")
         except (RedisError, OSError) as error:
             self._warn(error)
             return [0.0] * len(usual_s)
-        said = [LongWrite.decode(other) for other in others]
+        said = [found for other in others if (found := LongWrite.decode(other)) is not None]
         return [waited_s(write, said) for write in writes]
 
     def _warn(self, error: Exception) -> None:

@@ -52,12 +52,14 @@ class FalkorDBTiming:
     """The same with many rows: if it is too short, the next query has fewer."""
     long_ms: int = 1_500
     """The same for one row that ran into the short limit."""
-    told_s: float = 0.1
-    """A write that takes this long, and may have kept the server from other work, is told to other workers."""
-    tell_s: float = 0.1
-    """How long it waits until others have told theirs."""
-    told_ms: int = 60_000
-    """How long what was told is kept."""
+    long_s: float = 0.1
+    """A write that takes this long, and may have kept the server from other work, is announced to other workers."""
+    long_look_s: float = 0.1
+    """How long it waits until others have announced theirs."""
+    long_kept_ms: int = 60_000
+    """How long such announcements are kept."""
+    surprise_s: float = 60.0
+    """A long time of a quick statement that nothing explains counts if there was another one within this time."""
     round_s: float = 1.0
     """How long the writes of an app that are sent together may take."""
     owner_s: float = 1.0

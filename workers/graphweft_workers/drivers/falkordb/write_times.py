@@ -21,6 +21,8 @@ _UNKNOWN_S: Final = 0.02
 """The assumed time of a statement that was not sent before."""
 _FADING: Final = 0.9
 """What remains of a long time with each further query that is quicker."""
+_MUCH_LONGER: Final = 10.0
+"""How many times as long as usual a surprise takes."""
 _UNLIMITED_MS: Final = 1 << 31
 
 
@@ -33,6 +35,8 @@ class WriteTimes:
         self._timing = timing
         self._times: BoundedDict[tuple[str, str], float] = BoundedDict()
         """By graph and statement: about the longest time of its latest queries, without waits."""
+        self._surprises: BoundedDict[str, float] = BoundedDict()
+        """By graph: when a quick statement last took long and no other write explained it, on the monotonic clock."""
 
     def most(self, graph: str, writes: Sequence[Write], first: int, most_s: float) -> int:
         """Return how many writes from ``first`` on take no longer than ``most_s`` together; at least one."""
@@ -60,7 +64,7 @@ class WriteTimes:
     ) -> tuple[list[float], bool]:
         """Return, by write, for how long the server may have done nothing else; learn from it.
 
-        And whether a query ran into its limit that did little but wait for others: that is no fault of its.
+        And whether a query ran into its limit that did little but wait for others: that is no fault of its own.
 
         The queries were sent at ``began_s`` on the monotonic clock, and the replies have just come. A write that ran
         into its limit is the last one: those after it had no effect. To undo it may take longer than the limit, and the
@@ -71,15 +75,18 @@ class WriteTimes:
         took = self._took_s(queries, replies, ended_s - began_s)
         done, has_waited = queries[: len(took)], False
         holds = [_may_hold(writes, query) for query in done]
-        long = [number for number, took_s in enumerate(took) if holds[number] and took_s >= self._timing.told_s]
+        long = [number for number, took_s in enumerate(took) if holds[number] and took_s >= self._timing.long_s]
         if long:
-            usual_s = [sum(self._usual_s(graph, write) for write in _writes_of(writes, done[each])) for each in long]
+            usual_s = [self._expected_s(graph, _writes_of(writes, done[each])) for each in long]
             look = all(write.limit != "full" for write in writes)  # who replays does not rest
             waited = await self._long_writes.waited_s(graph, began_s, ended_s, usual_s, look=look)
-            for number, waited_s in zip(long, waited, strict=True):
-                took[number] = max(0.0, took[number] - waited_s)
+            for number, usual, waited_s in zip(long, usual_s, waited, strict=True):
+                left_s = max(0.0, took[number] - waited_s)
+                if look and left_s >= self._timing.long_s and self._is_surprise(graph, left_s, usual):
+                    left_s = 0.0
                 if _timed_out(replies[number]):
-                    has_waited = took[number] < min(waited_s, self._timing.told_s)
+                    has_waited = left_s < min(took[number] / 2, self._timing.long_s)
+                took[number] = left_s
         found: list[float] = []
         for query, took_s, may_hold in zip(done, took, holds, strict=True):
             share_s = took_s / (query.end - query.first)
@@ -91,6 +98,18 @@ class WriteTimes:
         refused = next((number for number, reply in enumerate(replies) if isinstance(reply, Exception)), None)
         return found if refused is None or refused < len(done) else [*found, 0.0], has_waited
 
+    def _is_surprise(self, graph: str, took_s: float, usual_s: float) -> bool:
+        """Tell whether a long time of a quick statement is the first one of its graph for long.
+
+        Work that no worker announces may have had the server or the machine. If it comes again, it is the statement's.
+        """
+        if took_s < _MUCH_LONGER * usual_s:
+            return False
+        now = self._clock.monotonic()
+        last = self._surprises.get(graph)
+        self._surprises[graph] = now
+        return last is None or now - last >= self._timing.surprise_s
+
     def _took_s(self, queries: Sequence[WriteQuery], replies: Sequence[Any], elapsed_s: float) -> list[float]:
         """Return the times of queries up to the first that failed, with it if it ran into its limit."""
         found: list[float] = []
@@ -101,6 +120,11 @@ class WriteTimes:
                 break
             found.append((run_time_ms(reply) or 0.0) / 1000)
         return found
+
+    def _expected_s(self, graph: str, writes: Sequence[Write]) -> float:
+        """Return what writes that took long together usually take: a new one rather had the server than a quick one."""
+        known = [self._times.get((graph, write.query.statement)) for write in writes if write.query is not None]
+        return sum(self._timing.long_s if each is None else each for each in known)
 
     def _usual_s(self, graph: str, write: Write) -> float:
         return 0.0 if write.query is None else self._times.get((graph, write.query.statement), _UNKNOWN_S)

@@ -38,15 +38,23 @@ FAULT: Final = re.compile(
     r"Exactly one relationship type|Only directed relationships|Cannot use the same relationship|"
     r"FalkorDB (?:does not currently support|currently only supports|support )|'\w+' function requires a WHERE|"
     r"DELETE can only be called|RETURN \* is not allowed|Cannot specify both DISTINCT|Unexpected clause following|"
-    r"ORDER BY cannot reference|(?:A |all)?shortestPath"
+    r"ORDER BY cannot reference|(?:A |all)?shortestPath|Encountered unhandled type in inlined properties"
 )
 """Messages for a query that fails with any parameters (4.22)."""
 OF_VALUES: Final = re.compile(r"(?:Limit|Skip) operates only on|Missing parameters")
 """Messages for missing parameters, which a check does not send."""
 _OF_WRONG_VALUES: Final = re.compile(
-    r"Property values can only be|Type mismatch: |Cannot merge (?:node|relationship) using null|Failed to parse "
+    r"Property values can only be|Type mismatch: |Cannot merge (?:node|relationship) using null|Failed to parse |"
+    r"\w+ must be (?:an integer value|a numerical value|a non-negative integer|specified)$|Invalid value for \w+ \(|"
+    r"Did not find '\w+' value in point map|.*values in point map|\w+ should be within the |Invalid input - |"
+    r"datetime components map |vectorf32 expects |Vector dimension mismatch|unique constraint violation|"
+    r"RediSearch: Syntax error "
 )
-"""Messages for values of a type that the query cannot take."""
+"""Messages for values that the query cannot take. A division by zero is the query's: its author can guard it."""
+_QUOTING: Final = re.compile(
+    r"(Invalid input -) '.*'(?= is not )|(RediSearch: Syntax error at offset \d+).*", re.DOTALL
+)
+"""Messages that quote values, which may be private, with what may be shown; others quote none (4.22)."""
 NAMED: Final = re.compile(r"['`]([^'`]+)['`]")
 
 
@@ -79,7 +87,7 @@ def translate(error: BaseException) -> GraphweftError:
         if text.startswith(TIMED_OUT):
             return QueryFailed("the query was aborted at its time limit", code="timeout")
         if not text.startswith(_NOT_THE_QUERY):
-            text = text.removeprefix("errMsg: ")
+            text = _QUOTING.sub(lambda found: found[1] or found[2], text.removeprefix("errMsg: "))
             return QueryFailed(text, of_value=bool(_OF_WRONG_VALUES.match(text)))
     if isinstance(error, OutOfMemoryError):
         return GraphUnavailable(f"the graph server refuses writes: {_OUT_OF_MEMORY}")

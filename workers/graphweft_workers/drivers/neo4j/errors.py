@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from neo4j.exceptions import AuthError, DriverError, Neo4jError
+from neo4j.exceptions import AuthError, BrokenRecordError, DriverError, Neo4jError
 
 from graphweft_contracts import GraphUnavailable, GraphweftError, QueryFailed
+from graphweft_workers.drivers.neo4j.messages import OF_COMPILER, POSITION, cut, shown
 
 DEADLOCK: Final = "Neo.TransientError.Transaction.DeadlockDetected"
 NO_DATABASE: Final = "Neo.ClientError.Database.DatabaseNotFound"
@@ -29,14 +30,17 @@ TIMED_OUT: Final = frozenset(
     }
 )
 FORBIDDEN: Final = "Neo.ClientError.Security.Forbidden"
-_WRONG: Final = frozenset({"Neo.ClientError.Statement.SemanticError", "Neo.ClientError.Statement.SyntaxError"})
-"""Codes of a query that fails with any parameters."""
 _OF_WRONG_VALUES: Final = frozenset({"Neo.ClientError.Statement.ArgumentError", "Neo.ClientError.Statement.TypeError"})
 """Codes of a query that cannot take the type of a value."""
 _OF_VALUE: Final = re.compile(
-    r"Cannot merge the following (?:node|relationship) because of null|Text cannot be parsed to "
+    r"Cannot merge the following (?:node|relationship) because of null|Text cannot be parsed to |Invalid value for |"
+    r"(?:long|integer) overflow$|numeric value out of range$|Property value is too large to index|"
+    r"Invalid call signature for |Cannot convert to ZoneId|Unknown field: |Unsupported unit: |"
+    r"\w+ must be an? \w+ value|Expected an integer between |Invalid input for [\w ]*value in function |"
+    r"(?:Node|Relationship)\(\d+\) (?:already exists )?with (?:label|type) "
 )
-"""Messages for the same, whose codes are those of wrong queries too."""
+"""Messages for the same, whose codes are those of wrong queries, or of defects of the server, too. A division by zero
+is a fault of the query, as on other servers: its author can guard it."""
 _PLUGIN: Final = re.compile(r"Unknown function '[^']*\.")
 """Functions with a dot belong to plugins, which another server may have."""
 _NOT_THE_QUERY: Final = (
@@ -56,9 +60,6 @@ _LOGIN: Final = frozenset(
 )
 _OWN_MEMORY: Final = "db.memory.transaction.max"
 """The setting that is named if one transaction is too large, not all together."""
-_POSITION: Final = re.compile(r" \(line (\d+), column (\d+) \(offset: \d+\)\)")
-_VALUES: Final = re.compile(r"(?:\.? Encountered: | = '|,? got:? |,? but (?:it )?was:? ).*")
-"""The rest of an error quotes parameters, which may be private."""
 _LOGIN_HELP: Final = "set NEO4J_USERNAME and NEO4J_PASSWORD, or user:password@ in GRAPHWEFT_GRAPH_URL"
 _AGAIN_S: Final = 5.0
 """The wait before a retry that needs an operator."""
@@ -75,17 +76,25 @@ def refusal_of(error: Neo4jError) -> tuple[str, tuple[int, int] | None, bool]:
     Values of parameters, which are private, must not have been given.
     """
     text = error.message or str(error)
-    places = _POSITION.findall(text)
-    line = _POSITION.sub("", text.split("\n", 1)[0])
-    fails = code_of(error) in _WRONG and not _PLUGIN.match(line)
+    places = POSITION.findall(text)
+    line = POSITION.sub("", text.split("\n", 1)[0])
+    fails = code_of(error) in OF_COMPILER and not _PLUGIN.match(line)
     return line, (int(places[-1][0]), int(places[-1][1])) if places else None, fails
 
 
 def translate(error: Neo4jError | DriverError | OSError) -> GraphweftError:
     """Translate an error of the driver."""
+    if isinstance(error, BrokenRecordError):  # the driver names the column
+        return QueryFailed(
+            f"the answer cannot be read, as with a date beyond the years 1 to 9999: return it as text, by toString "
+            f"({cut(str(error))})", of_value=True,
+        )  # fmt: skip
     if not isinstance(error, Neo4jError):
         return GraphUnavailable(f"the graph server is unavailable: {error}")
-    code, text = code_of(error), _text(error)
+    code, message = code_of(error), error.message or str(error)
+    # Messages about servers, databases, users and rights name no values.
+    is_of_server = not code or code.startswith((*_NOT_THE_QUERY, "Neo.ClientError.Security.", "Neo.TransientError."))
+    text = cut(message) if is_of_server else shown(code, message)
     if code in TIMED_OUT:
         return QueryFailed("the query was aborted at its time limit", code="timeout")
     if code in _LOGIN or isinstance(error, AuthError):
@@ -98,14 +107,6 @@ def translate(error: Neo4jError | DriverError | OSError) -> GraphweftError:
         )
     own_fault = code.startswith("Neo.ClientError.") and not code.startswith(_NOT_THE_QUERY)
     # A query can crash the server's code, and would do so each time.
-    if own_fault or code == "Neo.DatabaseError.Statement.ExecutionFailed" or _OWN_MEMORY in text:
-        return QueryFailed(text, of_value=code in _OF_WRONG_VALUES or bool(_OF_VALUE.match(text)))
+    if own_fault or code == "Neo.DatabaseError.Statement.ExecutionFailed" or _OWN_MEMORY in message:
+        return QueryFailed(text, of_value=code in _OF_WRONG_VALUES or bool(_OF_VALUE.match(message)))
     return GraphUnavailable(f"the graph server refuses for now: {text} ({code})")
-
-
-def _text(error: Neo4jError) -> str:
-    """Return the first line of the message; the rest quotes the query or a parameter."""
-    line = (error.message or str(error)).split("\n", 1)[0]
-    place = _POSITION.search(line)
-    told = _VALUES.sub("", _POSITION.sub("", line))
-    return f"{told} (line {place[1]}, column {place[2]} of the query)" if place else told

@@ -277,7 +277,7 @@ class Server:
         apps = [f"a{(number := next(_numbers))}", f"b{number}"]
         with capture_logs(), tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             patch.setattr(quarantine, "FAILURES_TO_QUARANTINE", example.failures_to_quarantine)
-            patch.setattr(quarantine, "CHATS_TO_QUARANTINE", 1)
+            patch.setattr(quarantine, "USERS_TO_QUARANTINE", 1)
             broken = rules_of(example, Path(folder, "broken"), mended=False)
             mended = rules_of(example, Path(folder, "mended"), mended=True)
             self.runner.run(self._check(example, apps, broken, mended))

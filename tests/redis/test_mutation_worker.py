@@ -31,7 +31,7 @@ from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.apply import apply as applying
 from graphweft_workers.engine.failures.letter_payloads import payload_of
-from graphweft_workers.engine.failures.quarantine import CHATS_TO_QUARANTINE, FAILURES_TO_QUARANTINE
+from graphweft_workers.engine.failures.quarantine import FAILURES_TO_QUARANTINE, USERS_TO_QUARANTINE
 from graphweft_workers.engine.failures.retries import retry
 from graphweft_workers.engine.log.duplicates import WINDOW
 from graphweft_workers.engine.log.read import LoggedEvent
@@ -973,7 +973,7 @@ async def test_failures_of_few_chats_put_nothing_in_quarantine(
     failing = 2 * FAILURES_TO_QUARANTINE
     async with Client(url, app_id=APP) as client:
         for number in range(failing):
-            assert await client.emit(split(0, f"o{number}", f"c{number % (CHATS_TO_QUARANTINE - 1)}"), wait_s=120)
+            assert await client.emit(split(0, f"o{number}", f"c{number % (USERS_TO_QUARANTINE - 1)}"), wait_s=120)
         assert await client.emit(split(4, "good", "c9"), wait_s=120)
     async with running(bus, graph, rules, batch_events=200):
         await applied(bus)

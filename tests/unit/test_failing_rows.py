@@ -320,7 +320,7 @@ def test_each_row_of_two_apps_takes_effect_or_has_a_letter(
 ) -> None:
     """One worker after the other writes both, batches are arranged ahead, and mutations may be in quarantine."""
     monkeypatch.setattr(quarantining, "FAILURES_TO_QUARANTINE", 3)
-    monkeypatch.setattr(quarantining, "CHATS_TO_QUARANTINE", 2)
+    monkeypatch.setattr(quarantining, "USERS_TO_QUARANTINE", 2)
     events = events_of_apps(rules, [*[(app, "a", 1) for app in APPS] * 20, *values])
     graphs = Graphs({app: Graph(away=away[app]) for app in APPS}, runs_again)
     letters = Letters(away=letters_away)

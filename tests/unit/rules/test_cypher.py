@@ -296,7 +296,8 @@ def test_keys_are_what_nodes_are_looked_up_by(text: str, keys: set[tuple[str, st
         ("names-from-data", "mutation", "MERGE (n:A {id: $i}) SET n.c = 1, n += $map", (1, 35)),
         ("names-from-data", "mutation", "MERGE (n:A {id: $i}) SET n = $map.inside", (1, 26)),
         ("names-from-data", "mutation", "UNWIND $rows AS r MERGE (n:A {id: r.id}) SET n += r.said", (1, 46)),
-        ("names-from-data", "mutation", "CREATE (n:A $map)", (1, 8)),
+        ("map-in-pattern", "mutation", "CREATE (n:A $map)", (1, 8)),
+        ("map-in-pattern", "injection", "MATCH (n:A $map) RETURN n.x", (1, 7)),
         (
             "work-after-write",
             "mutation",
@@ -313,7 +314,7 @@ def test_keys_are_what_nodes_are_looked_up_by(text: str, keys: set[tuple[str, st
         ("work-after-write", "mutation", "CREATE (s:S) WITH s MATCH (b:B)-[:R]->(c:C) SET s.n = b.n", (1, 21)),
         ("work-after-write", "mutation", "MERGE (s:S {id: $id}) WITH s OPTIONAL MATCH (b:B) SET s.n = b.n", (1, 39)),
         ("work-after-write", "mutation", "FOREACH (x IN range(1, 50000) | CREATE (:N {x: x}))", (1, 1)),
-        ("names-from-data", "mutation", "MATCH (a:A), (b:B) CREATE (a)-[:R $map]->(b)", (1, 30)),
+        ("map-in-pattern", "mutation", "MATCH (a:A), (b:B) CREATE (a)-[:R $map]->(b)", (1, 30)),
     ],
 )
 def test_problems_have_a_code_and_a_place(code: str, role: Role, text: str, place: tuple[int, int]) -> None:

@@ -48,7 +48,7 @@ from graphweft_workers.gateway.middleware import RequestMetrics, TraceMiddleware
 from graphweft_workers.gateway.problems import Problem, error_handlers, faults_of
 from graphweft_workers.gateway.questions import ContextQuestion
 from graphweft_workers.gateway.quotas import QuotaLimiter
-from graphweft_workers.gateway.redaction import without_addresses
+from graphweft_workers.gateway.redaction import public
 from graphweft_workers.gateway.tokens import AccessToken, Role, Tokens
 from graphweft_workers.gateway.traces import JSON, PROTOBUF, Traces, decompress, read_traces
 from graphweft_workers.support.lazy_logger import get_logger
@@ -267,7 +267,7 @@ class _Gateway:
             given: dict[str, Any] = {name: getattr(question, name) for name in ContextQuestion.model_fields}
             given["app_id"] = app_id
             reply = await self.client.context(**given)
-        return Response(without_addresses(reply).model_dump_json(), media_type=JSON)
+        return Response(public(reply).model_dump_json(), media_type=JSON)
 
     async def healthcheck(self, _: Request) -> Response:
         """Answer as long as the process runs, as Graphiti's server does."""

@@ -13,7 +13,7 @@ from graphweft_contracts.memory import ScopeName
 from graphweft_contracts.search import MOST_RESULTS
 from graphweft_workers.gateway.limits import whole
 from graphweft_workers.gateway.problems import Problem
-from graphweft_workers.gateway.redaction import without_addresses
+from graphweft_workers.gateway.redaction import public
 
 MAX_GROUPS = 20
 """Each group is searched separately."""
@@ -88,7 +88,7 @@ def _rows(reply: ContextReply) -> list[dict[str, Any]]:
     raise Problem(
         503,
         "search-failed",
-        f"the search failed ({reply.reason}): {without_addresses(reply).detail or 'try again later'}",
+        f"the search failed ({reply.reason}): {public(reply).detail or 'try again later'}",
         headers={"Retry-After": "2"},
         reason=reply.reason,
     )

@@ -80,10 +80,16 @@ def plain_table(reply: list[Any]) -> Table | None:
 async def table_of(reply: list[Any], graph: AsyncGraph, *, elements: bool = False) -> Table:
     """Return the rows of a reply; see ``GraphStore.read`` for ``elements``.
 
-    Asks the server for names that the reply gives as numbers.
+    Asks the server for names that the reply gives as numbers. Raises ``QueryFailed`` for what Python cannot hold.
     """
     result: Any = QueryResult(graph)
-    await result.parse(reply)
+    try:
+        await result.parse(reply)
+    except (OverflowError, ValueError) as error:  # as by a date of the year 10000
+        raise QueryFailed(
+            "the answer cannot be read, as with a date beyond the years 1 to 9999: return it as text, by toString",
+            of_value=True,
+        ) from error
     plain = _whole if elements else _plain
     return Table(
         columns=tuple(str(name) for _, name in result.header),

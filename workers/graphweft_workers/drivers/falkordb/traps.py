@@ -36,6 +36,12 @@ def falkordb_problems(query: Outline, role: Role) -> Iterator[QueryProblem]:
             "put a MATCH or UNWIND before it"
         )
         yield QueryProblem("warning", "optional-first", message, start)
+    for text, start in maps_in_patterns(query):
+        message = (
+            f"{text!r} is a map of a parameter in a pattern, which FalkorDB refuses each time: "
+            "name the properties, as in (n:City {name: $map.name})"
+        )
+        yield QueryProblem("warning", "map-in-pattern", message, start)
     if role == "injection":
         return
     for kind, start in repeated_merges(query):
@@ -173,20 +179,26 @@ def copied_writes(query: Outline) -> Iterator[tuple[str, int]]:
                 yield ".".join(copied), words.tokens[start].start
 
 
+def maps_in_patterns(query: Outline) -> Iterator[tuple[str, int]]:
+    """Yield (excerpt, offset) for each pattern whose properties are a parameter."""
+    for part in _parts(query):
+        if not isinstance(part, PatternPart):
+            continue
+        for path in part.paths:
+            elements: tuple[NodePattern | RelationshipPattern, ...] = (*path.nodes, *path.relationships)
+            for each in elements:
+                if each.map_parameter:
+                    yield f"${each.map_parameter}", query.words.tokens[each.place].start
+
+
 def names_from_data(query: Outline) -> Iterator[tuple[str, int]]:
-    """Yield (excerpt, offset) for each map of parameters whose keys become property names."""
+    """Yield (excerpt, offset) for each SET of a map of parameters, whose keys become property names."""
     words = query.words
     items: set[str] = set()
     """Variables of UNWIND and FOREACH over parameters."""
     for part in _parts(query):
         if isinstance(part, UnwindPart | ForeachPart) and _is_data(words, part.expression, items):
             items.add(part.variable)
-        elif isinstance(part, PatternPart) and part.keyword in ("CREATE", "MERGE"):
-            for path in part.paths:
-                elements: tuple[NodePattern | RelationshipPattern, ...] = (*path.nodes, *path.relationships)
-                for each in elements:
-                    if each.map_parameter:
-                        yield f"${each.map_parameter}", words.tokens[each.place].start
         elif isinstance(part, SetPart):
             for item in part.items:
                 if item.kind in ("update", "replace") and item.value and _is_data(words, item.value, items):

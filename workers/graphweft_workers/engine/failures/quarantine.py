@@ -22,11 +22,11 @@ logger = get_logger("graphweft.mutation")
 
 FAILURES_TO_QUARANTINE: Final = 20
 """Failed rows in a row of one mutation in one app. Rows with an invalid value do not count."""
-CHATS_TO_QUARANTINE: Final = 5
-"""Chats that these rows must belong to at least: what one chat says switches a mutation off for no other."""
+USERS_TO_QUARANTINE: Final = 5
+"""Users that these rows must be of at least, or chats where events name no user: what one user says, in any number of
+chats, switches a mutation off for no other user."""
 TIMEOUTS_TO_QUARANTINE: Final = 2
-"""The same for rows that run into the time limit: each costs a graph server seconds. They must be of as many users, or
-chats where events name no user: a row of a user with very much data switches the mutation off for no other user."""
+"""The same for rows that run into the time limit, which cost a graph server seconds each: rows, of as many users."""
 _MOST_COUNTED: Final = 10_000
 """Mutations whose failures are counted; beyond that only those in quarantine are."""
 
@@ -39,8 +39,8 @@ class _Failures:
     """The failures of a mutation in one app since it last took effect."""
 
     rows: int = 0
-    chats: set[str] = field(default_factory=set[str])
-    """Chats of these rows, up to ``CHATS_TO_QUARANTINE``."""
+    users: set[tuple[str, object]] = field(default_factory=set[tuple[str, object]])
+    """Users, or chats, of these rows, up to ``USERS_TO_QUARANTINE``."""
     quarantined: bool = False
     slow_for: set[tuple[str, object]] = field(default_factory=set[tuple[str, object]])
     """Users, or chats, of rows that ran into the time limit, one after the other, up to ``TIMEOUTS_TO_QUARANTINE``."""
@@ -77,13 +77,13 @@ class Quarantine:
             _mutation_of(app_id, row), _Failures(probe_after_s=self._timing.first_probe_s)
         )
         failures.rows += 1
-        if len(failures.chats) < CHATS_TO_QUARANTINE:
-            failures.chats.add(row.event.plain.chatid)
+        if len(failures.users) < USERS_TO_QUARANTINE:
+            failures.users.add(_user_of(row))
         if not timed_out:
             failures.slow_for.clear()
         elif len(failures.slow_for) < TIMEOUTS_TO_QUARANTINE:
             failures.slow_for.add(_user_of(row))
-        enough = failures.rows >= FAILURES_TO_QUARANTINE and len(failures.chats) >= CHATS_TO_QUARANTINE
+        enough = failures.rows >= FAILURES_TO_QUARANTINE and len(failures.users) >= USERS_TO_QUARANTINE
         slow = len(failures.slow_for) >= TIMEOUTS_TO_QUARANTINE
         if self._is_off or not (enough or slow):
             return

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, Literal, override
 
 import anyio
@@ -181,7 +181,8 @@ class _App(FastStream):
 async def _until_answered(settings: Settings) -> None:
     """Wait until the bus answers; warn if its number of partitions differs from the settings."""
     attempt = 0
-    async with aclosing(make_bus(settings)) as bus:
+    bus = make_bus(settings)
+    try:
         while True:
             try:
                 layout = await bus.partitions.layout()
@@ -193,3 +194,6 @@ async def _until_answered(settings: Settings) -> None:
                 for check in layout_checks(layout, new_layout(settings), settings.model_fields_set):
                     logger.warning("layout_differs", found=check.found, next=check.advice)
                 return
+    finally:
+        with anyio.CancelScope(shield=True):  # the scope that ends the start would end this, too
+            await bus.aclose()

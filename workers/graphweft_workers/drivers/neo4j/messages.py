@@ -42,7 +42,8 @@ _FORMS: Final = (
     r"Expected parameter\(s\): \w+(?:, \w+)*",
     rf"Expected {_TYPES}",
     r"Failed to create relationship `[^`]*`, node `[^`]*` is missing",
-    r"Failed to invoke procedure `[^`]*`",
+    r"Failed to invoke procedure `[^`]*`(?:: Caused by: java\.lang\.IllegalArgumentException: "
+    r"Index query vector has \d+ dimensions, but indexed vectors have \d+)?",
     r"Invalid Regex",
     r"Invalid call signature for \w+",
     rf"Invalid input for (?:[a-z ]+ value in )?function '[\w.]+\(\)'(?:: Expected {_TYPES})?",

@@ -50,7 +50,9 @@ class SearchSuite(MemorySearchSuite, MemoryFilterSuite):
         assert scores(found) == [1.0, 1.0]
 
     async def test_through_an_index_of_many_the_nearest_are_found(self, kit: SearchKit) -> None:
+        """An index of a server is approximate: of ten it may miss some."""
         await documents(kit)
+        among_nearest = 0
         count = 3_000
         rnd = random.Random(11)
         numbers = [rnd.random() * 3 for _ in range(count)]
@@ -64,7 +66,9 @@ class SearchSuite(MemorySearchSuite, MemoryFilterSuite):
                 kit.searcher(OneVector(math.cos(x), math.sin(x))), indexed("x", None, "Chunk.embedding", 10)
             )
             near = sorted((1 + math.cos(x - y)) / 2 for y in [*numbers, *(n / 100 for n in range(200))])[::-1][:10]
-            assert scores(found) == pytest.approx(near, abs=EXACT)
+            assert len(scores(found)) == 10
+            among_nearest += sum(score >= near[-1] - EXACT for score in scores(found))
+        assert among_nearest >= 180, "of 200"
 
     async def test_euclidean_vectors(self, kit: SearchKit) -> None:
         await documents(kit)

@@ -244,14 +244,20 @@ async def test_events_that_come_meanwhile_are_not_taken_for_lost_ones(
     assert (await lost_entries(growing, graph, 0, position)).number == lost
 
 
-async def test_as_many_new_nodes_hide_none_that_the_log_lost(
-    url: str, bus: Bus, graph: GraphStore, raw: Any, rules: RuleSet, tmp_path: Path
-) -> None:
+async def lose_log(bus: Bus, graph: GraphStore, raw: Any, rules: RuleSet) -> int:
+    """Apply three events, and take the log away; return the time in milliseconds before the first one."""
     now = int(time.time() * 1000) + 10_000
     for number in range(1, 4):
         await add(raw, number, now + number)
     await applied(bus, graph, rules, [1, 2, 3])
     await raw.rename(STREAM, "mistake")
+    return now
+
+
+async def test_as_many_new_nodes_hide_none_that_the_log_lost(
+    url: str, bus: Bus, graph: GraphStore, raw: Any, rules: RuleSet, tmp_path: Path
+) -> None:
+    now = await lose_log(bus, graph, raw, rules)
     for number in range(4, 8):
         await add(raw, number, now + number)
     environment = environment_of(url, tmp_path)
@@ -282,11 +288,7 @@ async def test_as_many_new_nodes_hide_none_that_the_log_lost(
 async def test_an_erasure_keeps_the_graph_of_a_log_that_was_lost(
     url: str, bus: Bus, graph: GraphStore, raw: Any, rules: RuleSet, tmp_path: Path
 ) -> None:
-    now = int(time.time() * 1000) + 10_000
-    for number in range(1, 4):
-        await add(raw, number, now + number)
-    await applied(bus, graph, rules, [1, 2, 3])
-    await raw.rename(STREAM, "mistake")
+    await lose_log(bus, graph, raw, rules)
     environment = environment_of(url, tmp_path, GRAPHWEFT_ARCHIVE_URL=str(tmp_path / "archive"))
     erase = ["erase", "--app", APP, "--user", "u1", "--yes"]
     done = await asyncio.to_thread(inside, erase, environment, folder=tmp_path)

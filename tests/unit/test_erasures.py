@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import override
 
 import pytest
 from tests.chaos.memory_bus import memory_bus
@@ -70,12 +71,11 @@ async def test_a_snapshot_of_a_replay_from_before_an_erasure_is_not_kept(blobs: 
     assert await put(after) == 1
 
 
-class Merging:
-    """Blobs whose first two segments are merged when one of them is read, as often as it is told."""
+class BlobsAround:
+    """Other blobs, of which a test changes a method."""
 
-    def __init__(self, blobs: BlobStore, times: int) -> None:
+    def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
-        self._times = times
 
     def below(self, folder: str) -> BlobStore:
         return self._blobs.below(folder)
@@ -89,6 +89,18 @@ class Merging:
     async def delete(self, names: Sequence[str]) -> None:
         await self._blobs.delete(names)
 
+    async def get(self, name: str) -> bytes | None:
+        return await self._blobs.get(name)
+
+
+class Merging(BlobsAround):
+    """Blobs whose first two segments are merged when one of them is read, as often as it is told."""
+
+    def __init__(self, blobs: BlobStore, times: int) -> None:
+        super().__init__(blobs)
+        self._times = times
+
+    @override
     async def get(self, name: str) -> bytes | None:
         found = [each for each in map(parse_name, await self.names("segments/p00000/")) if each is not None]
         if self._times and len(found) > 1:
@@ -120,31 +132,20 @@ async def test_an_erasure_goes_on_while_the_archive_is_merged(blobs: BlobStore, 
     assert len(await erased_offsets(ArchiveReader(Merging(blobs, times)), 0)) == 12
 
 
-class Overtaken:
+class Overtaken(BlobsAround):
     """Blobs in which somebody else is done with something before the next segment is there."""
 
     def __init__(self, blobs: BlobStore, first: Callable[[], Awaitable[object]]) -> None:
-        self._blobs = blobs
+        super().__init__(blobs)
         self._first = first
         self.waits = False
 
-    def below(self, folder: str) -> BlobStore:
-        return self._blobs.below(folder)
-
+    @override
     async def put(self, name: str, data: bytes) -> None:
         if self.waits and parse_name(name) is not None:
             self.waits = False
             await self._first()
-        await self._blobs.put(name, data)
-
-    async def names(self, prefix: str) -> list[str]:
-        return await self._blobs.names(prefix)
-
-    async def delete(self, names: Sequence[str]) -> None:
-        await self._blobs.delete(names)
-
-    async def get(self, name: str) -> bytes | None:
-        return await self._blobs.get(name)
+        await super().put(name, data)
 
 
 async def kept(blobs: BlobStore) -> list[Entry]:

@@ -44,20 +44,30 @@ async def test_a_second_command_is_refused_and_told_who_works_and_what_to_do(kep
         pass
 
 
-async def test_of_commands_that_begin_at_once_one_works_at_a_time(kept: Kept) -> None:
-    working = most = done = 0
+class Commands:
+    """Commands on the graphs of one app, and how many of them worked at once."""
 
-    async def one() -> None:
-        nonlocal working, most, done
-        async with lease(kept).held():
-            working += 1
-            most = max(most, working)
+    def __init__(self, kept: Kept) -> None:
+        self._kept = kept
+        self._working = 0
+        self.most = 0
+        self.done = 0
+
+    async def run(self, *, after_s: float = 0.0) -> None:
+        """Run a command of half a minute."""
+        await VIRTUAL.sleep(after_s)
+        async with lease(self._kept).held():
+            self._working += 1
+            self.most = max(self.most, self._working)
             await VIRTUAL.sleep(30.0)
-            working -= 1
-            done += 1
+            self._working -= 1
+            self.done += 1
 
-    outcomes = await asyncio.gather(*(one() for _ in range(5)), return_exceptions=True)
-    assert (most, done) == (1, 1)
+
+async def test_of_commands_that_begin_at_once_one_works_at_a_time(kept: Kept) -> None:
+    commands = Commands(kept)
+    outcomes = await asyncio.gather(*(commands.run() for _ in range(5)), return_exceptions=True)
+    assert (commands.most, commands.done) == (1, 1)
     assert sum(isinstance(outcome, BusUnavailable) for outcome in outcomes) == 4
     assert kept.found == {}
 
@@ -81,20 +91,11 @@ async def test_a_killed_command_holds_the_next_one_up_for_the_lease_alone(kept: 
 
 async def test_one_that_waits_for_a_killed_one_is_not_taken_for_killed(kept: Kept) -> None:
     kept.found[f"{LEASE}shop/{'0' * 32}"] = b"?"
-    working = most = done = 0
-
-    async def one(after_s: float) -> None:
-        nonlocal working, most, done
-        await VIRTUAL.sleep(after_s)
-        async with lease(kept).held():
-            working += 1
-            most = max(most, working)
-            await VIRTUAL.sleep(30.0)
-            working -= 1
-            done += 1
-
-    outcomes = await asyncio.gather(*(one(number * 0.7) for number in range(12)), return_exceptions=True)
-    assert (most, done >= 1) == (1, True)
+    commands = Commands(kept)
+    outcomes = await asyncio.gather(
+        *(commands.run(after_s=number * 0.7) for number in range(12)), return_exceptions=True
+    )
+    assert (commands.most, commands.done >= 1) == (1, True)
     assert all(outcome is None or isinstance(outcome, BusUnavailable) for outcome in outcomes)
 
 

@@ -1,9 +1,10 @@
 """``python -m benchmarks.expiry``: whether a memory knows that "until Friday" is over, in English and German.
 
-Each statement of a file says when it ends ("until Friday"), when it begins ("from March"), or neither; some follow one
-that holds without an end. Each user tells one, among others that are about something else. They go the whole way: over
-the bus, through the workers, into a graph. Then the question is asked as if it were the day before, the first or the
-last day, and the day after, and the rows of a search are compared with what holds then:
+Each statement of a file says when it ends ("until Friday"), when it begins ("from March"), or neither. Before some of
+them the user says something that has no end ("I live in Oslo", then "I'm in Rome until Friday"). Each user makes one
+statement, among remarks about other things. All go the whole way: over the bus, through the workers, into a graph. Then
+the question is asked as if it were the day before, the first or the last day, and the day after, and the rows of a
+search are compared with what holds then:
 
 - ``holds``: a row that holds is found, and not shown as ended
 - ``ended``: a row that has ended is not shown as if it held
@@ -137,7 +138,7 @@ def _judged(each: _Statement, at: datetime, rows: Sequence[Mapping[str, Any]]) -
 
 
 def _events(each: _Statement, said: datetime) -> Iterator[Event]:
-    """Yield what a user tells: the day before what holds without an end, then what ends."""
+    """Yield two events of a user: remarks and what has no end on the day before, then the statement."""
     own = ([each.lasting] if each.lasting else []) + list(_OTHERS)
     for day, texts in ((said - _DAY, own), (said, [each.text])):
         messages = [

@@ -212,8 +212,8 @@ class Client:
         """Do the same as ``emit_all``, and return an error for each event that is not sent; None for one that waits.
 
         The error of an event that is refused for good is an ``InvalidEvent`` or a ``PartitionRefused``. It is a
-        ``BusUnavailable`` if the buffer has no room for the events, or the client is closed. Events that are encoded
-        already (``client_messages.encoded_event``) take no time of the event loop for it.
+        ``BusUnavailable`` if the buffer is full or the client is closed. Events that are encoded already
+        (``client_messages.encoded_event``) take no time of the event loop for it.
         """
         with tracing.sending(events, self._system):
             taken = self._accept(events)

@@ -4,7 +4,7 @@ Remembering and erasing publish events. The chat of an event is the first of ``t
 and ``application_id`` that the scope has; events of one chat keep their order. Erasing uses the chat of the user.
 
 A call that writes returns when the bus has its events. If they are refused for good, it raises the reason, an
-``InvalidEvent`` or a ``PartitionRefused``; if the buffer has no room or the client is closed, ``BusUnavailable``. An
+``InvalidEvent`` or a ``PartitionRefused``; if the buffer is full or the client is closed, ``BusUnavailable``. An
 event that waits for the bus is the position None of ``remember``, ``update`` and ``pin``. ``forget`` and ``erase_user``
 raise ``BusUnavailable`` for it: nobody should take it for done.
 """

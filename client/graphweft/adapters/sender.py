@@ -83,8 +83,8 @@ class AdapterStats:
     published: int = 0
     """Events passed to the client, of which ``refused`` were not sent."""
     refused: int = 0
-    """Events that the bus or the gateway refuses for good, or for which the client has no room, as far as that was
-    known within some seconds. The log names each reason once, and ``ClientStats`` counts all."""
+    """Events that the bus or the gateway refused for good, or that found the client's buffer full: those known
+    within some seconds. The log names each reason once, and ``ClientStats`` counts all."""
     dropped: int = 0
     """Events dropped because the adapter's thread was too slow, or after the adapter was closed."""
     withheld: int = 0

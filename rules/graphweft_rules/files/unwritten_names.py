@@ -10,7 +10,7 @@ from graphweft_rules.cypher.clauses import Outline
 from graphweft_rules.cypher.names import graph_names, written_labels
 from graphweft_rules.cypher.query import rule_outline
 from graphweft_rules.files.findings import Finding
-from graphweft_rules.files.model import GraphInjectionConfig, Place
+from graphweft_rules.files.model import GraphInjectionConfig, Mutation, Place
 from graphweft_rules.matching.searches import parse_retrieval
 
 _CLOSENESS: Final = 0.7
@@ -26,9 +26,8 @@ def unwritten_labels(configs: Iterable[GraphInjectionConfig], known: Collection[
     Nothing is said where labels are known only when a query runs.
     """
     configs = tuple(configs)
-    mutations = [each for config in configs for rule in config.mutation_rules for each in rule.mutations]
     written: set[str] = set()
-    for each in mutations:
+    for each in _mutations(configs):
         labels, whole = written_labels(rule_outline(each.cypher))
         if not whole:
             return
@@ -64,11 +63,9 @@ def text_times(configs: Iterable[GraphInjectionConfig]) -> Iterator[Finding]:
     null: the query finds nothing, and neither the linter nor the server can see it in the query alone.
     """
     configs = tuple(configs)
-    mutations = [each for config in configs for rule in config.mutation_rules for each in rule.mutations]
-    queries = _queries(configs)
-    written = {name for each in mutations for name in _written(rule_outline(each.cypher))}
+    written = {name for each in _mutations(configs) for name in _written(rule_outline(each.cypher))}
     found: dict[str, Place] = {}
-    for text, place in queries:
+    for text, place in _queries(configs):
         for name in _compared(rule_outline(text)):
             found.setdefault(name, place)
     for name, place in found.items():
@@ -111,9 +108,12 @@ def _written(query: Outline) -> Iterator[str]:
             yield name
 
 
+def _mutations(configs: Iterable[GraphInjectionConfig]) -> list[Mutation]:
+    return [each for config in configs for rule in config.mutation_rules for each in rule.mutations]
+
+
 def _queries(configs: Sequence[GraphInjectionConfig]) -> list[tuple[str, Place]]:
     """Return all queries in Cypher with their places, those of mutations first."""
-    mutations = [each for config in configs for rule in config.mutation_rules for each in rule.mutations]
     queries = [each for config in configs for rule in config.injection_rules for each in rule.queries]
-    found = [(each.cypher, each.place) for each in mutations]
+    found = [(each.cypher, each.place) for each in _mutations(configs)]
     return found + [(each.cypher, each.place) for each in queries if each.cypher is not None]

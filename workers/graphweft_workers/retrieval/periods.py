@@ -235,11 +235,11 @@ def names_of(of: Sequence[Sequence[str]]) -> str:
 
 
 YEAR: Final = r"(?P<year>(?:19|20)\d\d)"
-_MONTH: Final = rf"(?P<month>{names_of(MONTHS)})\b"
+MONTH: Final = rf"(?P<month>{names_of(MONTHS)})\b"
 _DAY: Final = r"(?P<day>\d{1,2})"
 _WEEKDAY: Final = rf"(?P<weekday>{names_of(WEEKDAYS)})\b"
-_COUNT: Final = rf"(?P<count>\d{{1,3}}|{names_of(COUNTS)})"
-_UNIT: Final = r"(?P<unit>day|week|month|year|tag|woche|monat|jahr)(?:s|e|en|n)?\b"
+COUNT: Final = rf"(?P<count>\d{{1,3}}|{names_of(COUNTS)})"
+UNIT: Final = r"(?P<unit>day|week|month|year|tag|woche|monat|jahr)(?:s|e|en|n)?\b"
 _GERMAN_LAST: Final = r"(?:letzte|vergangene|vorige)[nrsm]?"
 _LAST: Final = rf"(?P<last>last|previous|{_GERMAN_LAST})"
 _THIS: Final = r"(?:this|diese[nrsm]?)"
@@ -253,12 +253,12 @@ _PATTERNS: Final[Sequence[tuple[re.Pattern[str], bool, _Reader]]] = tuple(
         (rf"{YEAR}/(?P<number>\d{{1,2}})/{_DAY}\b", True, _date),
         (rf"{_DAY}\. ?(?P<number>\d{{1,2}})\. ?{YEAR}\b", True, _date),
         (rf"(?P<one>\d{{1,2}})/(?P<other>\d{{1,2}})/{YEAR}\b", True, _slashed),
-        (rf"{_DAY}(?:st|nd|rd|th|\.)?(?: of)? {_MONTH}(?:,? {YEAR}\b)?", True, _date),
-        (rf"{_MONTH} {_DAY}(?:st|nd|rd|th)?\b(?:,? {YEAR}\b)?", True, _date),
-        (rf"{_MONTH},? {YEAR}\b", True, _date),
-        (rf"(?:in|of|during|last|this|im|letzten) {_MONTH}", True, _date),
+        (rf"{_DAY}(?:st|nd|rd|th|\.)?(?: of)? {MONTH}(?:,? {YEAR}\b)?", True, _date),
+        (rf"{MONTH} {_DAY}(?:st|nd|rd|th)?\b(?:,? {YEAR}\b)?", True, _date),
+        (rf"{MONTH},? {YEAR}\b", True, _date),
+        (rf"(?:in|of|during|last|this|im|letzten) {MONTH}", True, _date),
         (rf"(?:in|of|during|im jahr) {YEAR}\b", True, _date),
-        (rf"(?:(?<=since )|(?<=seit )){_MONTH}", True, _date),
+        (rf"(?:(?<=since )|(?<=seit )){MONTH}", True, _date),
         (rf"(?:(?<=since )|(?<=seit )){YEAR}\b", True, _date),
         (rf"{_WEEKDAY} (?:of )?(?P<week>last week)\b", True, _weekday),
         (rf"(?P<week>last week) (?:on )?{_WEEKDAY}", True, _weekday),
@@ -273,10 +273,10 @@ _PATTERNS: Final[Sequence[tuple[re.Pattern[str], bool, _Reader]]] = tuple(
         (r"(?:the day before yesterday|vorgestern)\b", False, _day_ago(2)),
         (r"(?:yesterday|last night|gestern|letzte nacht)\b", False, _day_ago(1)),
         (r"(?:today|tonight|this (?:morning|afternoon|evening)|heute)\b", False, _day_ago(0)),
-        (rf"{_COUNT} {_UNIT} ago\b", False, _time_ago),
-        (rf"vor {_COUNT} {_UNIT}", False, _time_ago),
-        (rf"(?:last|past|previous|letzten|vergangenen) {_COUNT} {_UNIT}", False, _trailing),
-        (rf"past {_UNIT}", False, _trailing),
+        (rf"{COUNT} {UNIT} ago\b", False, _time_ago),
+        (rf"vor {COUNT} {UNIT}", False, _time_ago),
+        (rf"(?:last|past|previous|letzten|vergangenen) {COUNT} {UNIT}", False, _trailing),
+        (rf"past {UNIT}", False, _trailing),
         (rf"(?:{_LAST}|{_THIS}) (?P<unit>week|month|year|woche|monat|jahr)\b(?! of)", False, _calendar),
     )
 )  # fmt: skip

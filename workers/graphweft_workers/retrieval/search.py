@@ -214,8 +214,13 @@ class _Search:
         """Limit of hits before they are combined, arranged or filtered."""
 
     @cached_property
+    def _now(self) -> str:
+        """The time of the question, as graphs hold times."""
+        return utc_text(self._at)
+
+    @cached_property
     def _today(self) -> date:
-        return date.fromisoformat(utc_text(self._at)[:10])
+        return date.fromisoformat(self._now[:10])
 
     @cached_property
     def _asked(self) -> RankedQuestion:
@@ -232,7 +237,7 @@ class _Search:
             )
             raise InvalidSettings(msg)
         if self._query.memory:
-            targets = searched(self._query, now=utc_text(self._at), since=self._since())
+            targets = searched(self._query, now=self._now, since=self._since())
             if kind is None or not self._query.text.strip():
                 if self._query.min_score is not None:  # the latest have no score
                     return SearchRows(table=Table(columns=_columns(targets), rows=()))
@@ -262,7 +267,7 @@ class _Search:
 
     async def _profile(self) -> SearchRows:
         [scope] = self._query.scopes
-        table = await self._ask(profile.profile_query(self._dialect, scope, utc_text(self._at)))
+        table = await self._ask(profile.profile_query(self._dialect, scope, self._now))
         return SearchRows(
             table=Table(columns=profile.COLUMNS, rows=tuple(profile.read_profile(table.rows, self._query.top_k)))
         )
@@ -270,7 +275,7 @@ class _Search:
     def _since(self) -> str:
         """Return the time from which on what has ended counts: the first day that the question names, or now."""
         days = [begin for period in self._asked.periods if (begin := period.begin(self._today))]
-        return min([*days, utc_text(self._at)])
+        return min([*days, self._now])
 
     async def _pinned(self, targets: Sequence[SearchTarget]) -> list[Hit]:
         """Return the latest pinned memories, up to half of the rows, where the latest rows are shown too.
@@ -532,7 +537,6 @@ class _Search:
 
     async def _look_up_ended(self, targets: Sequence[SearchTarget], keys: Collection[tuple[int, str]]) -> None:
         """Look up which of the memories, statements and facts of conversations have ended."""
-        now = utc_text(self._at)
         wanted = sorted(keys)
         of_scope: dict[tuple[tuple[str, str], ...], list[tuple[int, str]]] = {}
         for at in wanted:
@@ -542,12 +546,12 @@ class _Search:
                 self._dialect, dict(scope),
                 [key for of, key in some if targets[of].labels == (MEMORY_LABEL,)],
                 [key for of, key in some if targets[of].labels == (STATEMENT,)],
-                facts=[key for of, key in some if targets[of].labels == (FACT,)], now=now,
+                facts=[key for of, key in some if targets[of].labels == (FACT,)], now=self._now,
             )
             for scope, some in of_scope.items()
         ]  # fmt: skip
         for some, table in zip(of_scope.values(), await self._each(asked), strict=True):
-            ended = read_ended(table.rows, now)
+            ended = read_ended(table.rows, self._now)
             self._ended |= {at: ended.get(at[1]) for at in some}
 
     def _ender(self, targets: Sequence[SearchTarget], of: int, ended: ValidityEnd) -> tuple[int, str] | None:
@@ -691,9 +695,9 @@ class _Search:
     async def _rows(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> list[tuple[Hit, tuple[Any, ...]]]:
         """Return the hits that still exist, with their rows; these have the columns of ``_columns``."""
         columns = _columns(targets)
-        place = columns.index("invalid_at") if "invalid_at" in columns else None
-        ending = hits if place is not None else ()
-        await self._look_up(targets, hits, [(hit.of, hit.key) for hit in ending])
+        places = {name: place for place, name in enumerate(columns)}
+        place = places.get("invalid_at")
+        await self._look_up(targets, hits, [(hit.of, hit.key) for hit in hits] if place is not None else [])
         rows: list[tuple[Hit, tuple[Any, ...]]] = []
         for hit in hits:
             if (cells := self._read[hit.of, hit.handle]) is None:
@@ -702,19 +706,18 @@ class _Search:
             if place is not None:
                 ended = self._ended.get((hit.of, hit.key))
                 until = row[place] if ended is None else ended.until
-                until = until or self._own_end(row, columns)
-                if self._query.as_of is not None and isinstance(until, str) and until > utc_text(self._at):
+                until = until or self._own_end(row, places)
+                if self._query.as_of is not None and isinstance(until, str) and until > self._now:
                     until = None  # what ended later had not ended then
                 row = (*row[:place], until, *row[place + 1 :])
             rows.append((hit, row))
         return rows
 
-    def _own_end(self, row: Sequence[Any], columns: Sequence[str]) -> str | None:
+    def _own_end(self, row: Sequence[Any], places: Mapping[str, int]) -> str | None:
         """Return the end that a memory or a statement states itself, if it is over."""
-        of = dict(zip(columns, row, strict=True))
-        if of["kind"] not in _SAID or not isinstance(text := of["text"], str):
+        if row[places["kind"]] not in _SAID or not isinstance(text := row[places["text"]], str):
             return None
-        ends = stated_time(text, str(of["timestamp"])).ends
+        ends = stated_time(text, str(row[places["timestamp"]])).ends
         return f"{ends}T23:59:59.999999Z" if ends and ends < self._today.isoformat() else None
 
     async def _read_rows(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> None:

@@ -16,9 +16,21 @@ from datetime import date, timedelta
 from typing import Final
 
 from graphweft_workers.retrieval.empty_turns import tells_nothing
-from graphweft_workers.retrieval.periods import COUNTS, LOOSE, MONTHS, WEEKDAYS, YEAR, count_of, names_of, number_of
+from graphweft_workers.retrieval.periods import (
+    COUNT,
+    COUNTS,
+    LOOSE,
+    MONTH,
+    MONTHS,
+    UNIT,
+    WEEKDAYS,
+    YEAR,
+    count_of,
+    names_of,
+    number_of,
+)
 
-LONGEST: Final = 300
+_LONGEST: Final = 300
 """Characters: a longer text tells more than what ends."""
 
 
@@ -42,7 +54,7 @@ def stated_time(text: str, said: str) -> StatedTime:
 
     Each of its parts that tells something must say its end; the last one counts.
     """
-    if len(text) > LONGEST:
+    if len(text) > _LONGEST:
         return ALWAYS
     low = text.casefold()
     if not any(name in low for name in _NAMES) and _DIGIT.search(low) is None:
@@ -250,7 +262,7 @@ _CHANGE: Final = re.compile(
     r"fange|fangen|beginne|beginnen|starte|starten)\b"
 )
 """What happens once, and lasts."""
-_MONTH: Final = rf"(?P<month>{names_of(MONTHS)})\b\.?"
+_MONTH: Final = rf"{MONTH}\.?"
 _OF_MONTH: Final = r"(?P<of_month>\d{1,2})"
 _YEAR: Final = rf"(?:,? {YEAR}\b)"
 _NEXT: Final = (
@@ -288,10 +300,7 @@ def _plain(pattern: str) -> str:
 
 
 _ANY_DAY: Final = rf"(?P<day>{'|'.join(_plain(pattern.pattern) for pattern, _ in _DAYS)})(?!\w)"
-_SOME: Final = (
-    rf"(?P<count>\d{{1,3}}|{names_of(COUNTS)}) (?:more |weitere[nr]? )?"
-    r"(?P<unit>day|week|month|year|tag|woche|monat|jahr)(?:s|e|en|n)?\b(?! (?:now|already|straight|old|alt|her)\b)"
-)
+_SOME: Final = rf"{COUNT} (?:more |weitere[nr]? )?{UNIT}(?! (?:now|already|straight|old|alt|her)\b)"
 _AGAIN: Final = (
     r"(?:(?:the|den|die|next|coming|following|n\u00e4chsten|kommenden|another|about|only|just|etwa|nur|noch) )*"
 )

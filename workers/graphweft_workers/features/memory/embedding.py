@@ -187,9 +187,9 @@ async def embed_again(
     """
     run, after, model = uuid4().hex, "", embedder.model
     compared, erasures = BasisComparison(graph, purges), KnownErasures(purges)
+    await erasures.follow()
     while True:
-        await erasures.follow()
-        known = erasures.number
+        known = erasures.number  # each round ends with a look at them
         if older := await compared.older(app_id):
             raise GraphUnavailable(older)
         asked = {"after": after, "again": again, "model": model, "limit": _TEXTS_AT_ONCE}

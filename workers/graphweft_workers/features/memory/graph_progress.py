@@ -36,20 +36,11 @@ class GraphProgress:
 
         A graph must hold all events up to a position, must be the app's own, and must not be from before an erasure.
         """
-        found: list[AppWait] = []
-        for app_id, position in last.items():
-            try:
-                error: GraphUnavailable
-                if older := await self._comparison.older(app_id):
-                    error = GraphUnavailable(older, retry_after_s=self._timing.older_s)
-                elif await self._holds(app_id, position):
-                    continue
-                else:
-                    behind = f"the mutation workers have not applied {position} of {app_id!r} yet"
-                    error = MutationsBehind(behind, retry_after_s=self._timing.behind_s)
-            except OtherGraph as other:
-                error = GraphUnavailable(str(other), retry_after_s=self._timing.behind_s)
-            found.append(AppWait(app_id=app_id, error=error))
+        found = [
+            AppWait(app_id=app_id, error=error)
+            for app_id, position in last.items()
+            if (error := await self._error(app_id, position)) is not None
+        ]
         if len(found) < len(last):
             await self._clock.sleep(self._graph.settle_s)
         return found
@@ -57,6 +48,18 @@ class GraphProgress:
     async def older(self, app_id: str) -> str:
         """Return why the graph of an app must not be read, whatever it holds of the log; see ``BasisComparison``."""
         return await self._comparison.older(app_id)
+
+    async def _error(self, app_id: str, position: str) -> GraphUnavailable | None:
+        """Return why the graph of an app must not be read yet; None if it may be."""
+        try:
+            if older := await self._comparison.older(app_id):
+                return GraphUnavailable(older, retry_after_s=self._timing.older_s)
+            if await self._holds(app_id, position):
+                return None
+        except OtherGraph as other:
+            return GraphUnavailable(str(other), retry_after_s=self._timing.behind_s)
+        behind = f"the mutation workers have not applied {position} of {app_id!r} yet"
+        return MutationsBehind(behind, retry_after_s=self._timing.behind_s)
 
     async def _holds(self, app_id: str, position: str) -> bool:
         number, _, offset = position.partition(":")

@@ -66,7 +66,6 @@ class Archiver:
         self._timing = timing.archive
         self._shown_s = timing.jobs.shown_s
         self._bus = bus
-        self._blobs = blobs
         self._reader = ArchiveReader(blobs)
         self._state = ArchivedState(blobs, clock=clock)
         self._every_s = every_s

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import CommittedPosition
-from graphweft_workers.ports.partitions import PartitionStatus
+from graphweft_workers.ports.partitions import PartitionStatus, status_of
 
 
 async def breaks(bus: Bus, reader: ArchiveReader, partitions: Collection[int]) -> dict[int, str]:
@@ -37,7 +37,7 @@ async def _break_at(bus: Bus, reader: ArchiveReader, status: PartitionStatus, en
         return f"it had {status.written} entries, of {archived} that are archived"
     there = await bus.log.entries(status.id, [end.offset])
     if not there:
-        now = next(each for each in await bus.partitions.status() if each.id == status.id)
+        now = await status_of(bus.partitions, status.id)
         lost = now.trimmed < archived  # otherwise it was trimmed meanwhile
         return "it lost its end, and holds other entries under the same numbers" if lost else ""
     copy = await reader.entries(status.id, [end.offset])

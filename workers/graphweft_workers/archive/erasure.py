@@ -97,8 +97,8 @@ async def erase_entries(
     return done
 
 
-async def erase_again(reader: ArchiveReader, segment: Segment, entries: Sequence[Entry]) -> bool:
-    """Erase from a segment that was just written what newer ones hold as erased; return whether there was anything.
+async def erase_again(reader: ArchiveReader, segment: Segment, entries: Sequence[Entry]) -> None:
+    """Erase from a segment that was just written what newer ones hold as erased.
 
     Whoever writes a segment of entries that it has read before calls this behind the write: an erasure may have ended
     between the two, and nobody else would find the old content. Raises ``ArchiveUnavailable``.
@@ -112,12 +112,11 @@ async def erase_again(reader: ArchiveReader, segment: Segment, entries: Sequence
             with contextlib.suppress(SegmentGone):  # it was merged into one that is looked at too
                 gone.update(entry.offset for entry in await reader.load(each) if entry.erased)
                 newest = max(newest, each.generation)
-    erased = [_without_content(entry) if entry.offset in gone else entry for entry in entries]
     if not any(entry.offset in gone and not entry.erased for entry in entries):
-        return False
+        return
+    erased = [_without_content(entry) if entry.offset in gone else entry for entry in entries]
     await _replace(reader, segment, erased, newest)
     await reader.refresh(segment.partition)
-    return True
 
 
 async def erased_offsets(reader: ArchiveReader, partition: int) -> set[str]:

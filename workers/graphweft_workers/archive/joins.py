@@ -28,6 +28,7 @@ from graphweft_workers.ports.event_log import CommittedPosition, Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import PAGE, pages
+from graphweft_workers.ports.partitions import status_of
 from graphweft_workers.ports.position_note import PositionNote
 
 _FOLDER: Final = "joins/"
@@ -69,8 +70,7 @@ async def join(
             f"{archived.partitions}; or give it an archive of its own (GRAPHWEFT_ARCHIVE_URL)"
         )
     end = await reader.end(partition)
-    status = next(each for each in await bus.partitions.status() if each.id == partition)
-    fork = await _fork(bus, reader, partition, status.trimmed)
+    fork = await _fork(bus, reader, partition, (await status_of(bus.partitions, partition)).trimmed)
     first = await bus.log.after(partition, fork.offset, limit=1)
     moved = bool(first) and not is_after(first[0].offset, end.offset)
     apps: set[str] = set()

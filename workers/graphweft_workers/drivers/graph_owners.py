@@ -24,7 +24,6 @@ class GraphOwners:
     def __init__(self, ask: Callable[[str], Awaitable[object]], *, clock: Clock, fresh_s: float) -> None:
         """``ask`` reads whose the graph of an app is: within ``asking``, it calls ``saw``, and raises for another."""
         self._ask = ask
-        self._fresh_s = fresh_s
         self._own = RecentAnswers[str, bool](clock=clock, fresh_s=fresh_s)
         """By app: its graph has said that it is the app's, or that there is none."""
         self._reported: BoundedDict[str, str] = BoundedDict()
@@ -36,7 +35,7 @@ class GraphOwners:
 
     def is_fresh(self, app_id: str) -> bool:
         """Tell whether the graph said not long ago that it is the app's."""
-        return self._own.last(app_id, self._fresh_s) is not None
+        return self._own.is_fresh(app_id)
 
     def saw(self, app_id: str, owners: Iterable[object], place: str) -> str:
         """Note what a graph says, which may name no app. Return the other app that it names, empty if it is the app's.

@@ -89,3 +89,8 @@ class Partitions(Protocol):
         Nothing checks whether somebody still needs them; see ``positions``.
         """
         ...
+
+
+async def status_of(partitions: Partitions, number: int) -> PartitionStatus:
+    """Return the status of one partition. Raises ``BusUnavailable``."""
+    return next(each for each in await partitions.status() if each.id == number)

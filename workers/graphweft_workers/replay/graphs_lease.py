@@ -14,7 +14,7 @@ import json
 import os
 import socket
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import Any, Final, Self
 from uuid import uuid4
@@ -49,8 +49,7 @@ class _Record:
     beat: int = 0
 
     def encode(self) -> bytes:
-        body = {name: getattr(self, name) for name in ("command", "where", "since", "asks", "over", "beat")}
-        return json.dumps(body).encode()
+        return json.dumps(asdict(self)).encode()
 
 
 def _decoded(record: bytes) -> _Record:

@@ -1,4 +1,4 @@
-"""Answers of servers that count for a while: who needs one that somebody asks for just then waits for it."""
+"""Answers of servers that count for a while. If somebody is asking for one already, others wait for that answer."""
 
 from __future__ import annotations
 
@@ -35,6 +35,10 @@ class RecentAnswers[Key: Hashable, Answer]:
         came, answer = self._last.get(key, (0.0, None))
         return answer if within_s is None or self._clock.monotonic() < came + within_s else None
 
+    def is_fresh(self, key: Key) -> bool:
+        """Tell whether there is an answer that counts."""
+        return self.last(key, self._fresh_s) is not None
+
     @contextlib.contextmanager
     def asking(self, key: Key) -> Generator[None]:
         """Let others wait for the answer that the block notes, or get its error, instead of asking too."""
@@ -55,7 +59,7 @@ class RecentAnswers[Key: Hashable, Answer]:
 
     async def get(self, key: Key, ask: Callable[[], Awaitable[object]]) -> Answer | None:
         """Return an answer that counts: after ``ask``, which uses ``asking``, the one that it has noted, if any."""
-        while self.last(key, self._fresh_s) is None:
+        while not self.is_fresh(key):
             if (asked := self._asked.get(key)) is None:
                 await ask()
                 break

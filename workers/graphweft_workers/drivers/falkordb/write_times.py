@@ -62,14 +62,14 @@ class WriteTimes:
     async def held_s(
         self, graph: str, writes: Sequence[Write], queries: Sequence[WriteQuery], replies: Sequence[Any], began_s: float
     ) -> tuple[list[float], bool]:
-        """Return, by write, for how long the server may have done nothing else; learn from it.
+        """Return, by write, for how long the server may have done nothing else, and learn from it.
 
-        And whether a query ran into its limit that did little but wait for others: that is no fault of its own.
+        Also return whether a query ran into its limit that did little but wait for others: no fault of its own.
 
         The queries were sent at ``began_s`` on the monotonic clock, and the replies have just come. A write that ran
         into its limit is the last one: those after it had no effect. To undo it may take longer than the limit, and the
-        server does not say how long, so it has what is left of the time since then. What a query waited for
-        others does not count.
+        server does not say how long, so it has what is left of the time since then. What a query waited for others does
+        not count.
         """
         ended_s = self._clock.monotonic()
         took = self._took_s(queries, replies, ended_s - began_s)

@@ -205,11 +205,12 @@ class Databases:
                 if not (graph.made and code_of(error.__cause__) == errors.NO_DATABASE):
                     raise
                 rows = []
-            if rows and rows[0][-1] is not None:
-                self._check_owner(rows[0][-1], app_id, graph)
+            if not rows:
+                self.owners.forget(app_id)
+            elif (owner := rows[0][-1]) is not None:
+                self._check_owner(owner, app_id, graph)
             else:
                 self.owners.forget(app_id)
-            if rows and rows[0][-1] is None:
                 raise MarksLost(
                     f"{self._place(graph)} holds a graph that does not say that it is the one of {app_id!r}: somebody "
                     "has deleted the node `__App`, which is graphweft's own. Nothing is read from it until a worker "

@@ -87,8 +87,6 @@ from graphweft_workers.support.lazy_logger import get_logger
 
 logger = get_logger("graphweft.graph")
 
-_OLDEST: Final = (5, 23)
-"""The first version with ``CALL (n) { … }``."""
 _READERS: Final = 64
 """Concurrent read queries, of the driver's 100 connections; others wait."""
 _LOOKERS: Final = 16

@@ -13,7 +13,7 @@ from graphweft_workers.ports.event_log import CommittedPosition, EntriesLost, Ev
 from graphweft_workers.ports.graph_store import GraphStore, Progress
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.pages import pages
-from graphweft_workers.ports.partitions import Partitions, PartitionStatus
+from graphweft_workers.ports.partitions import Partitions, status_of
 
 _MOST_GRAPHS: Final = 50
 """Limit of graphs that are asked about a log."""
@@ -41,7 +41,7 @@ async def misfit_of(
     if not offset:
         return None
     if last is not None and is_after(offset, last):
-        end = (await _status(partitions, number)).end
+        end = (await status_of(partitions, number)).end
         if is_after(offset, end):
             return _ends(end)
     if "-" not in offset:
@@ -62,7 +62,7 @@ async def lost_entries(bus: Bus, graph: GraphStore, number: int, position: Commi
 
     Raises ``BusUnavailable`` and ``GraphUnavailable``.
     """
-    status, had = await _status(bus.partitions, number), bus.offsets.entries_up_to(position)
+    status, had = await status_of(bus.partitions, number), bus.offsets.entries_up_to(position)
     if not status.written:
         return LostEntries(had, exact=True)
     if "-" not in position.offset:
@@ -91,7 +91,7 @@ async def _is_same_log(log: EventLog, graph: GraphStore, number: int) -> bool | 
 
 async def _of_pair(log: EventLog, partitions: Partitions, number: int, offset: str) -> Misfit | None:
     """Return the misfit of an offset with a time in it, whose entry is not there."""
-    status = await _status(partitions, number)
+    status = await status_of(partitions, number)
     if is_after(offset, status.end):
         return _ends(status.end)
     before = await log.before(number, offset, limit=1)
@@ -119,7 +119,7 @@ async def _of_number(
         if mark is None or EntryMark.of(found[0]) == mark:
             return None
         return Misfit(f"and was made from a log with another entry at {at}: the log was recreated")
-    status = await _status(partitions, number)
+    status = await status_of(partitions, number)
     if is_after(at, status.end):
         return _ends(status.end)
     if mark is None or int(at) < status.trimmed:
@@ -129,7 +129,3 @@ async def _of_number(
 
 def _ends(end: str) -> Misfit:
     return Misfit(f"which ends at {end or 'nothing'}: the log was recreated or lost its end")
-
-
-async def _status(partitions: Partitions, number: int) -> PartitionStatus:
-    return next(each for each in await partitions.status() if each.id == number)

@@ -11,7 +11,7 @@ from graphweft_workers.injection.versions import GraphVersions, Version
 
 @dataclass(frozen=True, slots=True)
 class IndexVersions:
-    """See ``retrieval.scope_indexes.Versions``."""
+    """See ``retrieval.scope_indexes.VersionSource``."""
 
     versions: GraphVersions
     cache: Cache

@@ -459,9 +459,9 @@ class GraphStore(PartitionGraph, Protocol):
         path one of nodes and relationships. Ids are the server's.
 
         Raises ``QueryFailed`` with the code ``timeout`` after ``timeout_s``, and for more than 10,000 rows or 200,000
-        values, counting those in lists and maps; and ``OtherGraph`` at the latest a second after another app's graph
-        has come to this place. With ``enough`` it returns the first ``enough`` rows instead, if these
-        are within the limits. Cancelling does not stop the query on the server. The store limits concurrent queries of
+        values, counting those in lists and maps. With ``enough`` it returns the first ``enough`` rows instead, if
+        these are within the limits. Raises ``OtherGraph`` at the latest a second after another app's graph has come to
+        this place. Cancelling does not stop the query on the server. The store limits concurrent queries of
         one app.
 
         With ``to_end`` it may return after ``timeout_s``, when the server does: for a task that nobody has to wait for,

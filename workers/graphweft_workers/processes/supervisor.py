@@ -150,7 +150,7 @@ class Supervisor:
                 await asyncio.gather(starting, watching, *watchers, return_exceptions=True)
             await asyncio.gather(*watchers)
         finally:
-            await self._end_children(self._children)
+            await _end_children(self._children)
             await self._server.stop()
             with contextlib.suppress(OSError):
                 (self._folder.path / PROCESSES_FILE).unlink(missing_ok=True)
@@ -227,7 +227,7 @@ class Supervisor:
             role: child for role, child in self._children.items() if role in readers and child.returncode is None
         }
         self._renewed |= {child.pid for child in children.values()}
-        await asyncio.gather(console.end(), self._end_children(children))
+        await asyncio.gather(console.end(), _end_children(children))
         while not self._stopping.is_set() and any([await self._waits_for(role) for role in readers]):
             await self._pause(_LOOK_S)
 
@@ -342,13 +342,6 @@ class Supervisor:
         finally:
             await end_tasks(working, stop)
 
-    async def _end_children(self, children: Mapping[str, asyncio.subprocess.Process]) -> None:
-        async def end(role: str, child: asyncio.subprocess.Process) -> None:
-            if not await end_process(child, _STOP_S):
-                logger.warning("service_killed", role=role, after_s=_STOP_S)
-
-        await asyncio.gather(*(end(role, child) for role, child in children.items()))
-
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -382,3 +375,11 @@ def empty_data(data: Path) -> None:
         raise InvalidSettings(f"the old data in {data} cannot be removed: {error}; remove it yourself") from error
     finally:
         folder.release()
+
+
+async def _end_children(children: Mapping[str, asyncio.subprocess.Process]) -> None:
+    async def end(role: str, child: asyncio.subprocess.Process) -> None:
+        if not await end_process(child, _STOP_S):
+            logger.warning("service_killed", role=role, after_s=_STOP_S)
+
+    await asyncio.gather(*(end(role, child) for role, child in children.items()))

@@ -174,7 +174,7 @@ class ContextTiming:
     age_recent_s: float = 1.0
     """How often a graph is asked whether it is older than an erasure, at most."""
     age_s: float = 5.0
-    """How long requests rely on its answer while it is asked again."""
+    """How long requests rely on its answer while it is asked again. Beside responders, also the limit of that query."""
     first_step_s: float = 0.002
     last_step_s: float = 0.02
     """How often a graph is asked whether it has reached a position: more and more seldom."""

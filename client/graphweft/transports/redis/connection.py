@@ -302,7 +302,7 @@ class _FileTls(redis.SSLConnection):
         read: Any = self.ssl_context
         if (stamp := file_stamp(read.ca_certs, read.certfile, read.keyfile)) != self._stamp:
             read.context, self._stamp = None, stamp
-        above: Any = super()  # redis-py does not say of what the arguments are
+        above: Any = super()  # redis-py has no types for the arguments
         return above._connection_arguments()
 
 

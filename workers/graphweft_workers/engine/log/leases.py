@@ -70,7 +70,7 @@ class LeaseHolder:
                 partitions = await self.bus.partitions.count()
             except Transient as error:
                 attempt += 1
-                await self._back_off("bus_unavailable", error, attempt)
+                await self._back_off("bus_unavailable", error, backoff_s(error.retry_after_s, attempt))
         if partitions is None:
             return False
         self.logger.info("worker_started", worker=self.name, partitions=partitions, keyed=keyed)
@@ -142,16 +142,19 @@ class LeaseHolder:
             except Transient as error:
                 # Opening a partition is not progress: a first batch that always fails must wait longer each time.
                 attempt = 1 if lease is not None and lease.progressed else attempt + 1
+                wait_s = backoff_s(error.retry_after_s, attempt)
                 if lease is not None and attempt > 1:
                     self.interrupted.add(number)
-                    await self._tell(number, error, backoff_s(error.retry_after_s, attempt))
-                await self._back_off("partition_interrupted", error, attempt, partition=number)
+                    await self._tell(number, error, wait_s)
+                await self._back_off("partition_interrupted", error, wait_s, partition=number)
             except asyncio.CancelledError:
                 if is_being_cancelled():
                     raise
                 attempt += 1
                 cut = Transient("the driver of the bus or of the graph cancelled a pending call")
-                await self._back_off("partition_interrupted", cut, attempt, partition=number)
+                await self._back_off(
+                    "partition_interrupted", cut, backoff_s(cut.retry_after_s, attempt), partition=number
+                )
             finally:
                 if self.bus.leases.is_revoked(number):
                     await self._release(number)
@@ -175,8 +178,7 @@ class LeaseHolder:
             if is_being_cancelled():
                 raise
 
-    async def _back_off(self, event: str, error: Transient, attempt: int, **fields: object) -> None:
-        wait_s = backoff_s(error.retry_after_s, attempt)
+    async def _back_off(self, event: str, error: Transient, wait_s: float, **fields: object) -> None:
         self._lines.warn(self.logger, event, error, retry_after_s=round(wait_s, 2), **fields)
         await self.pause(wait_s)
 

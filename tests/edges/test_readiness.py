@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,12 @@ from tests.edges.test_cli import (
     rules,
     turn,
 )
-from tests.services.waiting import until_sync
+from tests.services.waiting import until, until_sync
 from tests.unit.test_settings import SERVICES, link_variables, service_variables
 
 from graphweft.transports.embedded import embedded_url
 from graphweft_contracts import channels
-from graphweft_workers.drivers.embedded.server import DataFolder, EmbeddedServer
+from graphweft_workers.drivers.embedded.server import DataFolder, EmbeddedServer, ping
 from graphweft_workers.processes.supervisor import Supervisor
 from graphweft_workers.settings.settings import Settings
 
@@ -195,6 +196,34 @@ async def test_what_is_waited_for_is_told_and_up_goes_on(
     assert late
     assert late[0]["log_level"] == "warning"
     assert set(late[0]) >= {"mutation", "injection", "after_s"}
+
+
+async def test_up_tries_again_until_its_server_starts(
+    tmp_path: Path, rules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("GRAPHWEFT_") and "HEARTBEAT" not in name]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "data"
+    running = Supervisor(Settings.load(data=data, rules=rules), lambda _: None)
+    files, aside = data / "appendonlydir", tmp_path / "aside"
+    with capture_logs() as logs:
+
+        async def ready() -> None:
+            files.rename(aside)
+            files.touch()  # no server starts on it
+            os.kill(json.loads((data / "processes.json").read_text())["server"], signal.SIGKILL)
+
+            def refused() -> list[str]:
+                return [entry["error"] for entry in logs if entry["event"] == "server_not_started"]
+
+            assert "its last words" in (await until(refused))[0]
+            files.unlink()
+            aside.rename(files)
+            await until(partial(ping, embedded_url(data)), why="the server answers")
+            running.stop()
+
+        await running.run(ready)
 
 
 def test_up_says_when_heartbeats_have_no_place(tmp_path: Path, rules: Path, beats: Path) -> None:

@@ -285,23 +285,30 @@ class Supervisor:
         return await waits_for(self._settings, role, pid=child.pid, worker_name=self._worker_name(role))
 
     async def _watch_server(self) -> None:
+        """Start the server again when it ends. If it does not start, as on a full disk, try that again and again."""
         wait_s = _FIRST_RESTART_S
         while not self._stopping.is_set():
-            process = self._server.process
+            process, began = self._server.process, self._clock.monotonic()
             if process is None or await self._or_stop(process.wait()) is None:
                 return
+            if self._clock.monotonic() - began > _STEADY_S:
+                wait_s = _FIRST_RESTART_S
             logger.error(
                 "server_ended", code=process.returncode, restart_after_s=wait_s, last_words=self._server.last_words()
             )
             await self._pause(wait_s)
-            if not self._stopping.is_set() and await self._start_server():
-                self._note()
+            wait_s = min(wait_s * 2, _LAST_RESTART_S)
+            try:
+                if not self._stopping.is_set() and await self._start_server():
+                    self._note()
+            except (InvalidSettings, OSError) as error:
+                logger.error("server_not_started", error=str(error), restart_after_s=wait_s)
 
     async def _watch_disk(self) -> None:
         lines = LogLimit(every_s=_DISK_LINE_S, clock=self._clock)
         while not self._stopping.is_set():
             if (fault := self._server.disk_fault()) and lines.admit("disk_full") is not None:
-                logger.error("disk_full", message=fault)
+                logger.error("disk_full", message=f"{fault}, and work goes on by itself")
             await self._pause(_DISK_S)
 
     async def _start_server(self) -> bool:

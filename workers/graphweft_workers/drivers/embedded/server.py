@@ -148,7 +148,7 @@ class EmbeddedServer:
             return ""
         return (
             f"the disk of {str(self.data)!r} is full ({free:,} bytes are free), so no event can be stored: free space "
-            "on it; events that were confirmed are safe, and work goes on by itself"
+            "on it; events that were confirmed are safe"
         )
 
     def last_words(self) -> str:

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -922,6 +922,12 @@ async def test_readiness_asks_the_bus_and_needs_no_responder(
             finally:
                 own.process.send_signal(signal.SIGCONT)
             assert (await gateway.get("/readyz")).json() == {"bus": "ok", "responder": "no answer"}
+            async with aclosing(redis.from_url(embedded_url(tmp_path / "own"), decode_responses=True)) as raw:
+                await raw.config_set("min-replicas-to-write", 1)  # it answers, and refuses all writes
+                assert problem(await gateway.get("/readyz")) == (503, "bus-unavailable")
+                await raw.config_set("min-replicas-to-write", 0)
+                assert (await gateway.get("/readyz")).json() == {"bus": "ok", "responder": "no answer"}
+                assert [*await raw.keys("graphweft:events:*")] == []  # asking leaves nothing behind
             monkeypatch.setenv("GRAPHWEFT_CONTEXT", "off")
         async with serving(embedded_url(tmp_path / "own"), tokens_of(mine=app_id)) as gateway:
             assert (await gateway.get("/readyz")).json() == {"bus": "ok", "responder": "not asked: context is off here"}

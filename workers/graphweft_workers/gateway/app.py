@@ -285,7 +285,12 @@ class _Gateway:
                 state = await self._probe()
                 self.probed = (SYSTEM_CLOCK.monotonic(), state)
         if state is None:
-            raise Problem(503, "bus-unavailable", "the bus does not answer", headers={"Retry-After": str(_RETRY_S)})
+            raise Problem(
+                503,
+                "bus-unavailable",
+                "the bus does not answer, or takes no events",
+                headers={"Retry-After": str(_RETRY_S)},
+            )
         refusals = self.client.refusals
         refused = {"partitions": "; ".join(refusals[number] for number in sorted(refusals))} if refusals else {}
         return JSONResponse({**state, **refused, **self.faults()})
@@ -366,7 +371,7 @@ class _Gateway:
         return {"bus": "ok", "responder": responder} if await self._reached() else None
 
     async def _reached(self) -> bool:
-        """Return whether the bus takes events: to append none, a new transport asks for the partitions."""
+        """Return whether the bus takes events: a new transport asks, by appending none."""
         try:
             async with aclosing(self.connect()) as transport, asyncio.timeout(_REACH_S):
                 await transport.append(())

@@ -126,6 +126,8 @@ class RedisTransport:
 
     async def append(self, events: Sequence[Outgoing]) -> list[str]:
         """See ``Transport.append``."""
+        if not events:
+            await self._ask_for_room()
         return positions_of(await self.append_each(events))
 
     async def layout(self) -> Layout:
@@ -146,6 +148,16 @@ class RedisTransport:
             else f"{number}:{answer.decode()}"
             for number, answer in zip(numbers, answers, strict=True)
         ]
+
+    async def _ask_for_room(self) -> None:
+        """Raise ``BusUnavailable`` if the server takes no writes, as with a full disk."""
+        stream = stream_of(0, (await self.layout()).partitions)
+        with bus_errors(_NOT_TAKEN, role="tenant"):
+            try:  # no stream takes an entry with this id, but a server that refuses all writes says so first
+                await self._redis.xadd(stream, {b"data": b""}, id="0-0", nomkstream=True)
+            except ResponseError as error:
+                if is_general(error):
+                    raise
 
     async def _add(
         self, numbers: Sequence[int], events: Sequence[Outgoing], shared: int

@@ -13,6 +13,7 @@ import redis.asyncio as redis
 
 from graphweft_contracts import channels
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_workers.drivers.redis.rights import missing, rules_of
 from graphweft_workers.drivers.rights import PASSWORD, commands
 
 pytestmark = pytest.mark.integration
@@ -130,3 +131,19 @@ async def test_nobody_who_may_append_may_write_to_the_copy_of_a_stream(admin: An
     for number in range(64):
         answer = await try_out(admin, "XADD", channels.stream_copy(number), "*", "a", "b")
         assert "no permissions to access" in answer
+
+
+@pytest.mark.parametrize("role", ["tenant", "gateway", "responder", "worker"])
+async def test_each_command_that_a_role_lacks_is_named(url: str, role: str) -> None:
+    rules = rules_of(role, "acme" if role == "tenant" else None)
+    # Work goes on without them: the client says its name where it may, and database 0 is not selected.
+    needed = [rule for rule in rules if rule[0] == "+" and not rule.startswith(("+client|set", "+select"))]
+    login = url.replace("unix://", "unix://few:pw@")
+    async with redis.Redis.from_url(url) as raw, redis.Redis.from_url(login) as few:
+        try:
+            for lacking in needed:
+                await raw.execute_command("ACL", "SETUSER", "few", "reset", "on", ">pw", *rules, f"-{lacking[1:]}")
+                assert lacking in [rule for rule, _ in await missing(few, role)], lacking
+            assert await raw.keys() == [], "nothing that was tried had an effect"
+        finally:
+            await raw.execute_command("ACL", "DELUSER", "few")

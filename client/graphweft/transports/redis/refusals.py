@@ -22,13 +22,20 @@ _LASTING: Final = (
 _ONE_STREAM: Final = ("ERR", "")
 """Codes of further errors that may concern one stream only. All others are of the whole server, as OOM and MISCONF."""
 
+_RIGHTS: Final = (
+    "ACL failure in script",  # script.c
+    "The user executing the script can't",  # script.c of Redis 7.0
+    "Transaction discarded because of: NOPERM",  # multi.c, and redis-py keeps the code of the first error
+)
+"""The beginnings of errors that say within a script or a transaction what ``NoPermissionError`` says of a command."""
+
 
 def unavailable(error: BaseException, what: str = "the bus is unavailable", *, role: str = "worker") -> BusUnavailable:
     """Return an error of the server as one of the bus; ``what`` begins its text.
 
     A user without the right for a command, a key or a channel gets ``MissingRight``. ``role`` is one that may do it.
     """
-    if isinstance(error, NoPermissionError):
+    if is_of_rights(error):
         role += " --app APP" if role == "tenant" else ""
         may = f"`graphweft acl redis --role {role}` prints the rights of a user who may"
         return MissingRight(f"the bus refuses this user a right: {_text(error)}; {may}")
@@ -42,6 +49,13 @@ def bus_errors(what: str = "the bus is unavailable", *, role: str = "worker") ->
         yield
     except (RedisError, OSError) as error:
         raise unavailable(error, what, role=role) from error
+
+
+def is_of_rights(error: BaseException) -> bool:
+    """Tell whether the server refuses a command, a key or a channel to this user, wherever it meets it."""
+    return isinstance(error, NoPermissionError) or (
+        isinstance(error, ResponseError) and _text(error).startswith(_RIGHTS)
+    )
 
 
 def is_general(error: Exception) -> bool:
@@ -78,6 +92,6 @@ def _code(error: Exception) -> str:
     return first if first.isupper() and len(first) > 1 else ""
 
 
-def _text(error: Exception) -> str:
+def _text(error: BaseException) -> str:
     """Return the server's text."""
     return str(error.args[0]) if error.args else ""

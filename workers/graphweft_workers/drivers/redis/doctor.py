@@ -58,7 +58,7 @@ async def examine_rights(url: str, role: str, *, app_id: str | None, user: str) 
         return [Check(name="bus rights", state="warn", found=found, advice=line)]
     if not lacking:
         return [Check(name="bus rights", state="ok", found=f"those of a {role}")]
-    rules = " ".join(rule for rule, _ in lacking)
+    rules = " ".join(dict.fromkeys(rule for rule, _ in lacking))
     said = "; ".join(dict.fromkeys(text for _, text in lacking))
     if own is not None:
         found = f"its app has partition {own} of its own, where a {role} needs {rules}: {said}"

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import ResponseError
 
 from graphweft.transports.redis.layout import stored_layout
+from graphweft.transports.redis.refusals import is_of_rights
 from graphweft_contracts import channels
 
 _CONNECT: Final = ("+ping", "+client|setinfo", "+client|setname", "+select")
@@ -90,6 +91,7 @@ _L: Final = channels.DEAD_LETTERS
 _SAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "+get": (channels.PARTITION_COUNT,),
     "+hgetall": (channels.ORDERS,),
+    "+exec": (),
     "+xadd": (_E, "*", "f", "v"),
     "+subscribe": (),
     "+xread": ("STREAMS", _E, "0"),
@@ -124,6 +126,22 @@ _SAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "+time": (),
     "+client|id": (),
     "+client|unblock": ("0",),
+    "+ping": (),
+    "+wait": ("0", "0"),
+    "+unsubscribe": (),
+    "+xinfo|stream": (_E,),
+    "+xinfo|consumers": (_Q, "g"),
+    "+xgroup|create": (_Q, "g", "0"),
+    "+xgroup|delconsumer": (_Q, "g", "c"),
+    "+xpending": (_Q, "g"),
+    "+xclaim": (_Q, "g", "c", "0", "0-1"),
+    "+zscore": (channels.RESPONDERS, "x"),
+    "+exists": (_E,),
+    "+eval_ro": ("return 1", "0"),
+    "+evalsha": ("0" * 40, "0"),
+    "+script|load": ("return 1",),
+    "+info": (),
+    "+config|get": ("save",),
 }
 """Arguments that are valid for a command. They are queued and discarded, so they have no effect."""
 
@@ -164,7 +182,7 @@ async def missing(client: Any, role: str, app_id: str | None = None) -> list[tup
                 continue
             words = rule[1:].upper().split("|")
             for word, error in await _refusals(connection, *words, *arguments):
-                if isinstance(error, NoPermissionError):  # others: DISCARD without MULTI, or a command of newer servers
+                if is_of_rights(error):  # others: DISCARD without MULTI, or a command of newer servers
                     found.append((rule if word == words[0] else f"+{word.lower()}", str(error)))
     finally:
         await client.connection_pool.release(connection)
@@ -174,13 +192,26 @@ async def missing(client: Any, role: str, app_id: str | None = None) -> list[tup
 async def _refusals(connection: Any, *command: str) -> list[tuple[str, ResponseError]]:
     """Return what the server refuses of a command in a transaction that is discarded, by the first word.
 
-    It checks rights when it queues a command, so this has no effect.
+    It checks rights when it queues a command, so this has no effect. Without a transaction the command is not sent, and
+    a transaction that cannot be discarded ends with the connection.
     """
+    try:
+        await _answer(connection, "MULTI")
+    except ResponseError as error:
+        return [("MULTI", error)]
     found: list[tuple[str, ResponseError]] = []
-    for words in (("MULTI",), command, ("DISCARD",)):
-        await connection.send_command(*words)
-        try:
-            await connection.read_response()
-        except ResponseError as error:
-            found.append((words[0], error))
+    try:
+        await _answer(connection, *command)
+    except ResponseError as error:
+        found.append((command[0], error))
+    try:
+        await _answer(connection, "DISCARD")
+    except ResponseError as error:
+        found.append(("DISCARD", error))
+        await connection.disconnect()
     return found
+
+
+async def _answer(connection: Any, *words: str) -> None:
+    await connection.send_command(*words)
+    await connection.read_response()

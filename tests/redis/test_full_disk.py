@@ -54,6 +54,9 @@ async def test_a_server_that_cannot_save_says_so_everywhere(tmp_path: Path) -> N
                 check = checks[f"{server_name} disk"]
                 assert (check.state, "refuses all writes" in check.found) == ("fail", True)
                 assert check.advice.startswith("free space on the disk of the server")
+            for name in ("workers", "responders"):  # which hold their leases and names by writes
+                assert (checks[name].state, checks[name].found.startswith("not known: ")) == ("warn", True)
+                assert "graphweft run" not in checks[name].advice
             status = await read_status(settings, bus)
             assert status.server_faults.keys() == {"bus", "graph"}
             said = " ".join(str(part) for part in StatusReport(status=status).parts())

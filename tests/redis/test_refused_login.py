@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis.asyncio as redis
 
-from graphweft_contracts import BusUnavailable, GraphUnavailable
+from graphweft_contracts import BusUnavailable, GraphUnavailable, MissingRight
 from graphweft_workers.doctor import examine
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.settings.settings import Settings
@@ -39,3 +39,22 @@ async def test_a_wrong_password_names_its_setting(tmp_path: Path) -> None:
             await admin.config_set("requirepass", "")
     finally:
         await server.stop()
+
+
+@pytest.mark.parametrize("right", ["get", "mget", "exec"])
+async def test_a_missing_right_is_named_wherever_the_server_meets_it(url: str, right: str) -> None:
+    """In a command, in a script, at the end of a transaction: the login of the URL is one that the doctor looks at."""
+    async with aclosing(redis.from_url(url)) as admin, aclosing(make_bus(Settings.load(bus_url=url))) as first:
+        await first.partitions.layout()
+        try:
+            await admin.execute_command("ACL", "SETUSER", "few", "on", ">pw", "~*", "&*", "+@all", f"-{right}")
+            login = url.replace("unix://", "unix://few:pw@")
+            async with aclosing(make_bus(Settings.load(bus_url=login))) as bus:
+                with pytest.raises(MissingRight, match=r"`graphweft acl redis --role worker` prints the rights"):
+                    await bus.partitions.layout()
+                    await bus.leases.claim(0, "me", ttl_s=60)
+                    await bus.partitions.status()
+            checks = {check.name: check for check in await examine(Settings.load(bus_url=login, graph_url=url))}
+            assert checks["bus rights"].state == "fail"
+        finally:
+            await admin.execute_command("ACL", "DELUSER", "few")

@@ -62,6 +62,7 @@ _NOT_ARCHIVED: Final = (
 )
 _MEND: Final = "events of other partitions go on; docs/operations.md says how a partition is mended"
 _AGAIN: Final = "try again; if it persists, look into the log of the server"
+_START_ROLE: Final = "start `graphweft run"
 _JOB: Final = "see the check of the job below"
 _MOST_GRAPHS: Final = 300
 _GRAPH_S: Final = 5.0
@@ -70,7 +71,7 @@ _GRAPH_S: Final = 5.0
 async def examine(settings: Settings, *, rights: str | None = None, app_id: str | None = None) -> list[Check]:
     """Return all checks, in an order in which a fault explains later ones.
 
-    ``rights`` is a role whose rights on the bus are tried; by default a worker's, where the settings name a user. For
+    ``rights`` is a role whose rights on the bus are tried; by default a worker's, where the settings or the URL name a user. For
     other roles than a worker, what only a worker's user may read is not checked.
     """
     rules, rules_check = _rules(settings)
@@ -87,7 +88,7 @@ async def examine(settings: Settings, *, rights: str | None = None, app_id: str 
     checks += [_signatures(settings), *_key_files(settings)]
     bus = await _bus(settings)
     checks += [*bus, *connections.exposure("bus", settings.bus)]
-    if rights is None and settings.bus_user is not None:
+    if rights is None and connections.bus_login(settings):
         rights = "worker"
     if rights is not None and bus[0].state == "ok":
         checks += await connections.examine_rights(settings, rights, app_id)
@@ -114,7 +115,15 @@ async def examine(settings: Settings, *, rights: str | None = None, app_id: str 
     elif states["bus topic"] == "warn":
         checks.append(_no_worker("no mutation worker has ever run"))
     checks.append(await _responders(settings))
+    if states.get("bus disk") == "fail":
+        return [_roles_unknown(check) if check.advice.startswith(_START_ROLE) else check for check in checks]
     return checks
+
+
+def _roles_unknown(check: Check) -> Check:
+    """Return the check of roles of which none seems to run: their leases end while the bus refuses all writes."""
+    found = f"not known: no role can say that it runs while the bus refuses all writes; {check.found}"
+    return replace(check, state="warn", found=found, advice="mend the disk of the bus first")
 
 
 def check_python(version: str, build: PythonBuild) -> Check:
@@ -470,7 +479,7 @@ def _job(state: JobState) -> Check | None:
         return None
     if state.idle:
         found = _idle(state.idle, state.partitions, state.lag)
-        return Check(name=state.group, state="warn", found=found, advice="start `graphweft run memory`")
+        return Check(name=state.group, state="warn", found=found, advice=f"{_START_ROLE} memory`")
     return Check(name=state.group, state="ok", found=_all_read(state.partitions, state.lag))
 
 
@@ -525,7 +534,7 @@ def _archive_advice(settings: Settings, state: ArchiveState, partitions: Sequenc
     elif state.to_rebuild:
         advice = f"run `graphweft rebuild --app {state.to_rebuild[0]} --swap`, and the same for each other app"
     elif state.behind and idle and settings.archives:
-        advice = f"start `graphweft run archive`: nobody archives {idle} of {counted(len(partitions), 'partition')}"
+        advice = f"{_START_ROLE} archive`: nobody archives {idle} of {counted(len(partitions), 'partition')}"
     return advice
 
 
@@ -746,7 +755,7 @@ def _lost(lost: Iterable[Activation], active: Collection[str]) -> list[Check]:
 
 
 def _no_worker(found: str) -> Check:
-    return Check(name="workers", state="fail", found=found, advice="start `graphweft run mutation`")
+    return Check(name="workers", state="fail", found=found, advice=f"{_START_ROLE} mutation`")
 
 
 async def _responders(settings: Settings) -> Check:
@@ -759,5 +768,5 @@ async def _responders(settings: Settings) -> Check:
         return _not_known("responders", error)
     if alive:
         return Check(name="responders", state="ok", found=f"{len(alive)} answer context requests")
-    advice = "start `graphweft run injection`"
+    advice = f"{_START_ROLE} injection`"
     return Check(name="responders", state="fail", found="no responder answers", advice=advice)

@@ -163,9 +163,14 @@ def exposure(name: str, url: str) -> list[Check]:
     return addresses.exposure(name, url)
 
 
+def bus_login(settings: Settings) -> str:
+    """Return the user whom the settings, or the URL of the bus, name; empty if none."""
+    return settings.bus_user or urlsplit(settings.bus).username or ""
+
+
 async def examine_rights(settings: Settings, role: str, app_id: str | None) -> list[Check]:
     """Return which rights of a role this process lacks on the bus."""
-    user = settings.bus_user or urlsplit(settings.bus).username or "default"
+    user = bus_login(settings) or "default"
     return await bus_driver(settings.bus).examine_rights(settings.bus, role, app_id=app_id, user=user)
 
 

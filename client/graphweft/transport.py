@@ -72,7 +72,7 @@ class Transport(Protocol):
     """
 
     async def append(self, events: Sequence[Outgoing]) -> list[str]:
-        """Append the events; return their positions (``partition:offset``). Without any, ask whether the bus takes some.
+        """Append the events; return their positions (``partition:offset``). Without any, ask if the bus takes some.
 
         Raises ``BusUnavailable``, ``InvalidEvent`` if one of them, or all together, are too large, or
         ``PartitionRefused``. Append each alone to find the events that the bus will never accept.

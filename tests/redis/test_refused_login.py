@@ -50,10 +50,14 @@ async def test_a_missing_right_is_named_wherever_the_server_meets_it(url: str, r
             await admin.execute_command("ACL", "SETUSER", "few", "on", ">pw", "~*", "&*", "+@all", f"-{right}")
             login = url.replace("unix://", "unix://few:pw@")
             async with aclosing(make_bus(Settings.load(bus_url=login))) as bus:
-                with pytest.raises(MissingRight, match=r"`graphweft acl redis --role worker` prints the rights"):
+
+                async def work() -> None:
                     await bus.partitions.layout()
                     await bus.leases.claim(0, "me", ttl_s=60)
                     await bus.partitions.status()
+
+                with pytest.raises(MissingRight, match=r"`graphweft acl redis --role worker` prints the rights"):
+                    await work()
             checks = {check.name: check for check in await examine(Settings.load(bus_url=login, graph_url=url))}
             assert checks["bus rights"].state == "fail"
         finally:

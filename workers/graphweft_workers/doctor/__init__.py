@@ -71,8 +71,8 @@ _GRAPH_S: Final = 5.0
 async def examine(settings: Settings, *, rights: str | None = None, app_id: str | None = None) -> list[Check]:
     """Return all checks, in an order in which a fault explains later ones.
 
-    ``rights`` is a role whose rights on the bus are tried; by default a worker's, where the settings or the URL name a user. For
-    other roles than a worker, what only a worker's user may read is not checked.
+    ``rights`` is a role whose rights on the bus are tried; by default a worker's, where the settings or the URL name a
+    user. For other roles than a worker, what only a worker's user may read is not checked.
     """
     rules, rules_check = _rules(settings)
     checks = [

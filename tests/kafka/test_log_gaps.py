@@ -141,3 +141,24 @@ async def test_a_worker_behind_a_gap_reads_what_the_archive_has_behind_it(app: A
         await bus.partitions.trim(number, behind[-1].offset)  # archived, and gone before a worker read it
     batch = await app.bus.log.read(number, CommittedPosition(offset=known[-1].offset, count=len(known)), limit=1_000)
     assert (list(batch.entries), batch.lost >= LOST) == (behind, True)
+
+
+@pytest.mark.soak(keep=("kafka",))
+async def test_a_worker_reads_on_in_the_archive_from_the_end_of_a_transaction(app: Archived) -> None:
+    """Which has an offset on Kafka, and is no entry: rules are activated by one."""
+    await app.push("first")
+    number = await partition_of_ada(app)
+    async with app.worker():
+        await app.applied()
+    position = await app.bus.partitions.committed(number)
+    for event in range(3):
+        await said(app, "shop", "ada", event, "more")
+    async with app.alone() as bus:
+        await archive_now(bus, app.blobs())
+        entries = list(await bus.log.after(number, position.offset, limit=1_000))
+        await bus.partitions.trim(number, entries[-1].offset)  # archived, and gone before a worker read it
+    batch = await app.bus.log.read(number, position, limit=1_000)
+    assert (list(batch.entries), batch.lost) == (entries, 0)
+    async with app.worker():
+        await app.applied()
+    assert (await app.rebuild("--app", "shop", "--verify"))[1]["same"]

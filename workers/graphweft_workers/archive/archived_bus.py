@@ -46,10 +46,10 @@ class ArchivedLog:
     async def _instead_of_lost(self, partition: int, after: CommittedPosition, batch: Batch, limit: int) -> Batch:
         if not batch.lost:
             return batch
-        number = await self._reader.number_of(partition, after.offset)
+        number = await self._reader.number_up_to(partition, after.offset)
         if number is None:
             await self._reader.refresh(partition)
-            number = await self._reader.number_of(partition, after.offset)
+            number = await self._reader.number_up_to(partition, after.offset)
         if number is None:
             return batch
         pieces = await self._reader.pieces(partition)

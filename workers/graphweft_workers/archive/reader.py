@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -181,6 +181,25 @@ class ArchiveReader:
                 for number, entry in enumerate(await self.read(piece), piece.first):
                     if entry.offset == offset:
                         return number
+        return None
+
+    async def number_up_to(self, partition: int, offset: str) -> int | None:
+        """Return the number of the last entry up to an offset, 0 before the first; None behind the end of the archive.
+
+        The offset need not be that of an entry: the end of a transaction has one on Kafka.
+        """
+        if not offset:
+            return 0
+        pieces = await self.pieces(partition)
+        wanted = offset_order(offset)
+        start = bisect_left(pieces, wanted, key=lambda piece: offset_order(piece.segment.last_offset))
+        number = pieces[start - 1].last if start else 0
+        for piece in pieces[start:]:
+            entries = await self.read(piece)
+            at = bisect_right(entries, wanted, key=lambda entry: offset_order(entry.offset))
+            number = piece.first + at - 1 if at else number
+            if at < len(entries) or entries[-1].offset == offset:
+                return number
         return None
 
     async def load(self, segment: Segment) -> list[Entry]:

@@ -232,6 +232,14 @@ async def test_an_id_ahead_of_the_clock_is_told_and_read(url: str, raw: Any) -> 
         assert await streams.mend(url, partition) == ""
 
 
+async def test_requests_go_on_after_the_clock_was_set_back(url: str, raw: Any) -> None:
+    async with contextlib.aclosing(RedisTransport(url)) as transport:
+        await transport.append([])
+    seconds, _ = await raw.time()
+    await raw.xadd(channels.CONTEXT_REQUESTS, {"data": "{}"}, id=f"{(seconds + 7200) * 1000}-0")
+    assert await streams.request_fault(url) == ""
+
+
 async def test_a_partition_that_does_not_exist_is_not_mended(url: str, raw: Any) -> None:
     async with contextlib.aclosing(RedisTransport(url)) as transport:
         await transport.append([])

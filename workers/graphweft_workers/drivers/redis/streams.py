@@ -75,24 +75,35 @@ def fault_of(info: Mapping[str, Any] | Exception, now_ms: int, mend: str) -> str
 
     ``mend`` is the command for it.
     """
-    if isinstance(info, Exception):
-        if str(info).startswith("WRONGTYPE"):
-            return f"its key holds no stream, so it takes no entries: `{mend}` sets the key aside"
-        return ""
-    last = info["last-generated-id"]
-    last = last.decode() if isinstance(last, bytes) else last
-    milliseconds, _ = offset_number(last)
-    if milliseconds >= now_ms + FAR_MS + _MEND_MS:
-        return f"its last id is {last}, which no clock gives, so what was added since waits: `{mend}` mends it"
-    if milliseconds >= now_ms + FAR_MS:
-        return f"its last id is {last}, so what was added since waits: it is read within 10 minutes"
-    ahead_ms = milliseconds - now_ms
+    if (fault := end_of(info, now_ms, mend)) or isinstance(info, Exception):
+        return fault
+    ahead_ms = _last_ms(info)[1] - now_ms
     if ahead_ms <= _AHEAD_MS:
         return ""
     return (
         f"its last id lies {max(1, round(ahead_ms / _HOUR_MS))} h ahead of the server's clock, and new entries get "
         "that time until then: check the clock, and who may write to the bus"
     )
+
+
+def end_of(info: Mapping[str, Any] | Exception, now_ms: int, mend: str) -> str:
+    """Return why a stream takes no entries, or nobody reads them; see ``fault_of``."""
+    if isinstance(info, Exception):
+        if str(info).startswith("WRONGTYPE"):
+            return f"its key holds no stream, so it takes no entries: `{mend}` sets the key aside"
+        return ""
+    last, milliseconds = _last_ms(info)
+    if milliseconds >= now_ms + FAR_MS + _MEND_MS:
+        return f"its last id is {last}, which no clock gives, so what was added since waits: `{mend}` mends it"
+    if milliseconds >= now_ms + FAR_MS:
+        return f"its last id is {last}, so what was added since waits: it is read within 10 minutes"
+    return ""
+
+
+def _last_ms(info: Mapping[str, Any]) -> tuple[str, int]:
+    last = info["last-generated-id"]
+    last = last.decode() if isinstance(last, bytes) else last
+    return last, offset_number(last)[0]
 
 
 def end_of_read(now_ms: int) -> str:
@@ -121,7 +132,10 @@ async def request_streams(client: Any) -> list[str]:
 
 
 async def request_faults(client: Any) -> dict[str, str]:
-    """Return what is wrong with each stream of context requests; empty if nothing is, or this user may not look."""
+    """Return why each stream of context requests takes none; empty if it does, or this user may not look.
+
+    Requests have deadlines of their own, so a last id ahead of the server's clock is no fault of theirs.
+    """
     streams = await request_streams(client)
     pipeline = client.pipeline(transaction=False)
     pipeline.time()
@@ -131,7 +145,7 @@ async def request_faults(client: Any) -> dict[str, str]:
     if isinstance(time, Exception):
         raise time
     return {
-        stream: fault_of(info, time[0] * 1000, "graphweft bus mend requests")
+        stream: end_of(info, time[0] * 1000, "graphweft bus mend requests")
         for stream, info in zip(streams, infos, strict=True)
     }
 

@@ -186,7 +186,7 @@ class ArchiveReader:
     async def number_up_to(self, partition: int, offset: str) -> int | None:
         """Return the number of the last entry up to an offset, 0 before the first; None behind the end of the archive.
 
-        The offset need not be that of an entry: the end of a transaction has one on Kafka.
+        The offset need not be that of an entry: on some buses the end of a transaction has one.
         """
         if not offset:
             return 0

@@ -48,5 +48,6 @@ async def test_a_partition_that_fails_again_and_again_is_told(url: str, bus: Bus
         assert "ZeroDivisionError" in found[0].found
         [job] = [each for each in (await read_status(settings, bus)).jobs if each.group == channels.MUTATION_GROUP]
         assert [(each.worker, each.reason[:9]) for each in job.waits] == [("w", "partition")]
+        assert found[0].advice == job.waits[0].next
         graph.mended = True
         await until(checks, lambda now: not now, why="the worker goes on")

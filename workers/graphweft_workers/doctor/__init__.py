@@ -581,7 +581,7 @@ async def _services(settings: Settings) -> list[Check]:
     ]  # fmt: skip
     faults += [
         Check(
-            name="partition", state="fail", advice=_MEND,
+            name="partition", state="fail", advice=each.next,
             found=f"{counted(each.partitions, 'partition')} of worker {each.worker} failed again and again since "
             f"{each.since}: {each.reason}",
         )

@@ -11,13 +11,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
+from graphweft_workers.cli.current_graph import current_graph
 from graphweft_workers.cli.options import App, AsOf, Data, Into, Json, Params, assignments, check_as_of, command
 from graphweft_workers.cli.output import show
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.reports.graph_names import names_of
 from graphweft_workers.reports.report import Notice, Part, PlainReport, TextTable
 from graphweft_workers.settings.settings import Settings
-from graphweft_workers.wiring.running import running_graph
 
 _QUERY_TIMEOUT_S: Final = 60.0
 _HINT_TIMEOUT_S: Final = 3.0
@@ -45,7 +45,7 @@ async def query(
     hints: list[str] = []
     if as_of is None:
         check_as_of(as_of, into)
-        async with running_graph(settings) as graph:
+        async with current_graph(settings, app) as graph:
             with _advising():
                 table = await graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S, elements=json)
             if table.columns and not table.rows and not json:
@@ -106,7 +106,7 @@ async def digest(app: App, data: Data = None, json: Json = False) -> None:
 
     ``--json`` also tells how far the graph is in each partition, and by which rules it got there.
     """
-    async with running_graph(Settings.load(data=data)) as graph:
+    async with current_graph(Settings.load(data=data), app) as graph:
         from graphweft_workers.engine.plan.digest import read_digest
         from graphweft_workers.engine.plan.plan import RestNote
 

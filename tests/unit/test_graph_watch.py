@@ -64,7 +64,9 @@ async def seen(
     partition = cast(
         Partition,
         SimpleNamespace(
-            reached=dict.fromkeys(graphs.at, "9") if reached is None else reached, read_again=read_again, positions=SimpleNamespace(kept=None),
+            reached=dict.fromkeys(graphs.at, "9") if reached is None else reached,
+            read_again=read_again,
+            positions=SimpleNamespace(kept=None),
             recent=SimpleNamespace(has_series=False),
         ),
     )  # fmt: skip

@@ -39,7 +39,7 @@ class GraphWatch:
         self._clock = clock
         self._every_s = every_s
         self._round: deque[tuple[int, str, str]] = deque()
-        """Graphs that are looked at in turn, as (partition, app, reached): one may be deleted while its app is quiet."""
+        """Graphs that are looked at in turn, as (partition, app, reached): an app may be quiet when one is deleted."""
         self._share = 0
         """How many of them have their turn in one look."""
         self._keeps_positions = True

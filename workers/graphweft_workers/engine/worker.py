@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from typing import Final
 
 from graphweft_contracts import BusUnavailable, Transient, channels
 from graphweft_contracts.bounded_dict import BoundedDict

@@ -1,4 +1,4 @@
-"""The end of a process whose servers keep it from ending: it says which one it waits for, and waits no longer than so."""
+"""The end of a process whose servers keep it from ending: it says which one it waits for, and ends all the same."""
 
 from __future__ import annotations
 
@@ -36,12 +36,15 @@ async def end_late(
     looking = asyncio.ensure_future(look())
     try:
         await clock.sleep(timing.look_s)
-        answers = looking.result() if looking.done() and looking.exception() is None else {}
+        answers: Mapping[str, bool] = {}
+        if looking.done() and looking.exception() is None:
+            answers = looking.result()
+        left_s = timing.most_s - timing.said_s - timing.look_s
         logger.warning(
             "role_ends_late", waits_for=[name for name, answered in answers.items() if not answered],
-            next=f"it finishes its work first; it ends in {timing.most_s - timing.said_s - timing.look_s:.0f} s at the latest",
+            next=f"it finishes its work first; it ends in {left_s:.0f} s at the latest",
         )  # fmt: skip
-        await clock.sleep(timing.most_s - timing.said_s - timing.look_s)
+        await clock.sleep(left_s)
         logger.error(
             "role_cut_off", after_s=timing.most_s,
             message="the work in hand is not finished: other processes, or the next start, go on from the checkpoints",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import MAXYEAR, MINYEAR, datetime, timedelta
-from typing import Any, Final, cast
+from typing import Any, Final
 
 _EPOCH: Final = datetime(1970, 1, 1)
 _CYCLE_YEARS: Final = 400
@@ -31,14 +31,14 @@ def is_far(seconds: int) -> bool:
 
 def say_far_times(cells: list[Any]) -> None:
     """Put the text of each such time in its place, in rows of a compact reply."""
-    inner = [cells]
+    inner: list[list[Any]] = [cells]
     while inner:
         some = inner.pop()
         kind, value = some[-2:] if len(some) > 1 else (None, None)
         if type(kind) is int and kind in _KINDS and type(value) is int and is_far(value):
             some[-2:] = [2, _text(kind, value)]
             continue
-        inner += [cast("list[Any]", item) for item in some if isinstance(item, list)]
+        inner += [item for item in some if type(item) is list]
 
 
 def _text(kind: int, seconds: int) -> str:

@@ -643,6 +643,20 @@ def test_a_query_without_rows_names_what_is_misspelt(up: Deployment) -> None:
     assert (quiet.code, quiet.err) == (0, "")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("RETURN size(range(0, 1000000000))",),
+        ("RETURN size(range(0, $n))", "--param", "n:=1000000000000"),
+        ("WITH 'x' AS s " + "WITH s + s AS s " * 40 + "RETURN size(s)",),
+    ],
+)
+def test_a_query_that_would_end_the_server_is_refused(call: Call, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    done = call("query", *arguments, "--app", "shop", "--data", str(tmp_path))  # no server is asked
+    assert (done.code, done.out) == (2, "")
+    assert "the query may take all memory of the graph server, and end it" in done.err
+
+
 def test_a_query_without_its_parameter_says_how_to_give_it(up: Deployment) -> None:
     up.emit(turn("p1", app="parameters"))
     done = inside(("query", "--app", "parameters", "RETURN $name"), up.environment)

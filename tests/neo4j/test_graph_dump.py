@@ -13,7 +13,7 @@ import pytest_asyncio
 from tests.chaos.serial import Neo4jReference
 from tests.services.neo4j import Neo4jServer
 
-from graphweft_contracts import Fenced
+from graphweft_contracts import Fenced, QueryFailed
 from graphweft_rules.cypher.query import parse
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
@@ -159,6 +159,27 @@ async def test_every_value_survives(server: Server) -> None:
         kinds = await _read(copy, "MATCH (n:A) UNWIND keys(n) AS k RETURN k, typeOf(n[k]) ORDER BY k")
         assert dict(kinds)["v"] == "Vectorf32"
         assert kinds == await _read(server.store, "MATCH (n:A) UNWIND keys(n) AS k RETURN k, typeOf(n[k]) ORDER BY k")
+
+
+async def test_times_of_years_that_python_lacks_survive(server: Server) -> None:
+    if server.neo4j:  # its driver cannot read them
+        await server.write("CREATE (:A {date: date({year: 12000}), n: 1})", {})
+        for reading in (server.copy(), read_digest(server.store, "shop"), _read(server.store, "MATCH (n:A) RETURN n")):
+            with pytest.raises(QueryFailed, match="a date beyond the years 1 to 9999"):
+                await reading
+        return
+    await server.write(
+        "CREATE (:A {past: localdatetime({year: -5, month: 2, day: 3, second: 4}), date: date({year: 12000, month: 2, "
+        "day: 29}), listed: [date({year: 0}), localdatetime({year: 10000})], long: duration({years: 20000}), n: 1})",
+        {},
+    )
+    texts = "MATCH (n:A) RETURN toString(n.past), toString(n.date), toString(n.listed[0]), toString(n.long), n.n"
+    before = await _read(server.store, texts)
+    digest, copy = await server.copy()
+    assert await _read(copy, texts) == before
+    assert await read_digest(copy, "shop") == digest
+    found = await _read(copy, "MATCH (n:A) RETURN n.past, n.date, n.listed, n.long")
+    assert found == (("-5-02-03T00:00:04", "12000-02-29", ["0-01-01", "10000-01-01T00:00:00"], "PT631139040000S"),)
 
 
 @pytest.mark.long

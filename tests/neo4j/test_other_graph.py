@@ -22,7 +22,7 @@ from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.neo4j.timing import Neo4jTiming
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.graph_store import START, Checkpoint, MarksLost, OtherGraph, Write
+from graphweft_workers.ports.graph_store import START, Checkpoint, MarksLost, OtherGraph, PlaceTaken, Write
 from graphweft_workers.ports.position_note import PositionNote
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -87,6 +87,21 @@ async def test_nothing_is_read_from_a_graph_whose_own_node_is_gone_until_it_is_o
         neo4j_server.run("MATCH (n) DETACH DELETE n")
         assert await graph.checkpoints(APP, timeout_s=60) == {}
         assert (await graph.read(APP, statement, {}, timeout_s=60)).rows == ()
+
+
+async def test_a_graph_whose_own_node_is_gone_becomes_no_other_apps(neo4j_server: Neo4jServer) -> None:
+    neo4j_server.empty()
+    async with contextlib.aclosing(Neo4jStore(neo4j_server.uri, timing=Neo4jTiming(owner_s=0.0))) as graph:
+        await make(graph)
+        neo4j_server.run("MATCH (a:__App) DELETE a")
+        for call in (lambda: graph.progress(OTHER, 0), lambda: graph.prepare(OTHER, [])):
+            with pytest.raises(PlaceTaken, match="holds the graph of another app"):
+                await call()
+        assert (await graph.read(APP, "MATCH (o:Order) RETURN o.id", {}, timeout_s=60)).rows == (("o1",),)
+        neo4j_server.run("MATCH (a:__App) DELETE a")
+        neo4j_server.run("MATCH (p:__Progress) REMOVE p.app")  # as an earlier version has made it
+        assert (await graph.progress(APP, 0)).checkpoint == Checkpoint(offset="1-0")
+        assert neo4j_server.run("MATCH (p:__Progress) RETURN p.app") == [[APP]]
 
 
 async def test_an_app_waits_while_its_database_is_not_its_own(

@@ -27,6 +27,7 @@ from graphweft_workers.ports.graph_basis import GraphBasis
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Table
 from graphweft_workers.ports.job import JobSkip
 from graphweft_workers.ports.purges import Purge, put_purge
+from graphweft_workers.ports.records import RecordLog, Records
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.recent_answers import RecentAnswers
 from graphweft_workers.support.timing import TIMING
@@ -80,12 +81,36 @@ def store(graphs: Graphs) -> GraphStore:
     return cast(GraphStore, graphs)
 
 
+class CountedReads:
+    """Purges that count how often they are read."""
+
+    def __init__(self, log: RecordLog) -> None:
+        self.log = log
+        self.reads = 0
+
+    async def after(self, mark: int | None) -> Records:
+        self.reads += 1
+        return await self.log.after(mark)
+
+
+async def test_the_bus_is_asked_once_a_second_for_all_apps() -> None:
+    purges = CountedReads((await bus_that_needs(2)).purges)
+    compared = BasisComparison(store(Graphs()), cast(RecordLog, purges), clock=VIRTUAL)
+    for app in range(100):
+        assert not await compared.older(f"app-{app}")
+    assert purges.reads == 1
+    await VIRTUAL.sleep(TIMING.context.age_recent_s)
+    assert WHY in await compared.older("shop")
+    assert purges.reads == 2
+
+
 async def test_a_graph_is_asked_once_a_second_and_for_each_new_need() -> None:
     graphs, bus = Graphs(erasures=2), await bus_that_needs(2)
     compared = BasisComparison(store(graphs), bus.purges, clock=VIRTUAL)
     assert [await compared.older("shop"), await compared.older("shop"), await compared.older("other")] == ["", "", ""]
     assert graphs.asked == 1
     await put_purge(bus.purges, Purge(app_id="shop", needed=GraphBasis(erasures=4)))
+    await VIRTUAL.sleep(TIMING.context.age_recent_s)
     assert WHY in await compared.older("shop")
     graphs.erasures = 4
     await VIRTUAL.sleep(TIMING.context.age_recent_s)

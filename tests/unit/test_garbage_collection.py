@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
 from collections.abc import Iterator
@@ -70,6 +71,7 @@ class Process:
 
     def __init__(self, settings: object) -> None:
         self.found: tuple[float, int] = (0.0, 0)
+        self.ends = asyncio.Event()
 
     async def run(self, **_: object) -> None:
         self.found = sys.getswitchinterval(), gc.get_threshold()[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import cast
 
@@ -16,6 +16,7 @@ from tests.services.virtual_time import VIRTUAL
 from graphweft_contracts import GraphUnavailable
 from graphweft_workers.engine.graph_watch import GraphWatch
 from graphweft_workers.engine.partition import Partition
+from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, MarksLost, OtherGraph
 
 EVERY_S = 5.0
@@ -25,30 +26,35 @@ APPS = ("ant", "bee", "cat")
 class Graphs:
     """Graphs that stand at an offset each, and what their server says of them."""
 
-    def __init__(self) -> None:
-        self.at: dict[str, str | Exception] = dict.fromkeys(APPS, "9")
-        self.named = dict.fromkeys(APPS, "9")
+    def __init__(self, apps: Sequence[str] = APPS) -> None:
+        self.at: dict[str, str | Exception] = dict.fromkeys(apps, "9")
+        self.named = dict.fromkeys(apps, "9")
+        self.keeps_positions = True
+        self.hangs_s = 0.0
         self.asked: list[str] = []
         self.opened: list[str] = []
 
-    async def positions(self) -> None:
-        return None
+    async def positions(self) -> Mapping[int, CommittedPosition] | None:
+        return {} if self.keeps_positions else None
 
     async def checkpoints(self, app_id: str, *, timeout_s: float) -> Mapping[int, Checkpoint]:
         self.asked.append(app_id)
+        await VIRTUAL.sleep(self.hangs_s)
         found = self.at[app_id]
         if isinstance(found, Exception):
             raise found
         return {3: Checkpoint(offset=found)} if found else {}
 
     async def reached(self, partition: int) -> Mapping[str, str]:
-        return self.named
+        return self.named if self.keeps_positions else {}
 
     async def progress(self, app_id: str, partition: int) -> None:
         self.opened.append(app_id)
 
 
-async def seen(graphs: Graphs, looks: int = len(APPS)) -> list[tuple[str, str]]:
+async def seen(
+    graphs: Graphs, looks: int = len(APPS), *, reached: Mapping[str, str] | None = None
+) -> list[tuple[str, str]]:
     """Return the apps whose events are read again, and where their graphs stood, after some looks."""
     again: list[tuple[str, str]] = []
 
@@ -58,7 +64,9 @@ async def seen(graphs: Graphs, looks: int = len(APPS)) -> list[tuple[str, str]]:
     partition = cast(
         Partition,
         SimpleNamespace(
-            reached=dict.fromkeys(APPS, "9"), read_again=read_again, positions=SimpleNamespace(kept=None),
+            reached=dict.fromkeys(graphs.at, "9") if reached is None else reached,
+            read_again=read_again,
+            positions=SimpleNamespace(kept=None),
             recent=SimpleNamespace(has_series=False),
         ),
     )  # fmt: skip
@@ -76,6 +84,41 @@ async def test_one_graph_is_looked_at_each_time_in_turn() -> None:
     graphs = Graphs()
     assert await seen(graphs, looks=5) == []
     assert graphs.asked == ["ant", "bee", "cat", "ant", "bee"]
+
+
+@pytest.mark.parametrize(("apps", "each"), [(24, 1), (25, 2), (1_000, 42)])
+async def test_all_graphs_have_their_turn_within_two_minutes(apps: int, each: int) -> None:
+    graphs = Graphs([f"app-{number}" for number in range(apps)])
+    await seen(graphs, looks=1)
+    assert len(graphs.asked) == each
+    graphs.asked.clear()
+    await seen(graphs, looks=24)
+    assert graphs.asked[:apps] == [*graphs.at]
+
+
+async def test_an_app_that_has_events_is_not_asked() -> None:
+    reached = dict.fromkeys(APPS, "9")
+    graphs = Graphs()
+    looking = asyncio.create_task(seen(graphs, reached=reached))
+    await VIRTUAL.sleep(EVERY_S / 2)
+    reached["bee"] = "12"  # in the graph too, but a reader may not see it yet
+    assert await looking == []
+    assert graphs.asked == ["ant", "cat"]
+
+
+@pytest.mark.parametrize("at", ["", "4"])
+async def test_a_graph_is_read_again_where_the_server_keeps_no_positions(at: str) -> None:
+    graphs = Graphs()
+    graphs.keeps_positions = False
+    graphs.at["bee"] = at
+    assert await seen(graphs) == [("bee", at)]
+
+
+async def test_a_server_that_hangs_gets_few_questions() -> None:
+    graphs = Graphs([f"app-{number}" for number in range(1_000)])
+    graphs.hangs_s = EVERY_S
+    await seen(graphs, looks=10)
+    assert len(graphs.asked) <= 10
 
 
 @pytest.mark.parametrize("at", ["", "4"])

@@ -6,7 +6,9 @@ from collections import Counter
 from typing import Final
 
 from graphweft_rules.cypher.clauses import Clause, Outline, QueryWords
-from graphweft_rules.cypher.named_calls import named_calls
+from graphweft_rules.cypher.named_calls import NamedCall, named_calls
+from graphweft_rules.cypher.parts import PatternError
+from graphweft_rules.cypher.pattern_parser import split_at_commas
 
 MOST_GROWTH: Final = 1_024
 """Of the values of a rule's query."""
@@ -31,7 +33,30 @@ def growth_problem(query: Outline, most: int) -> Problem | None:
             if sum(words.identifier(place) == name and _joins(words, place) for place in inside) > 1:
                 message = f"reduce() joins {name!r} with itself, so that it doubles with each item: use it once"
                 return message, call.place
+        elif call.lower == "replace" and (name := _put_into_itself(words, call)):
+            return f"replace() puts {name!r} into itself, so that its length is squared: use another value", call.place
     return None
+
+
+def _put_into_itself(words: QueryWords, call: NamedCall) -> str:
+    """Return the value that ``replace(text, search, replacement)`` puts into itself; empty: none."""
+    try:
+        arguments = list(split_at_commas(words, range(call.opening + 1, words.closing(call.opening))))
+    except PatternError:  # the server refuses it
+        return ""
+    if len(arguments) != 3:
+        return ""
+    text, _, replacement = arguments
+    value = [words.text(place) for place in text]
+    if words.tokens[text.start].kind not in ("name", "quoted", "param") or "(" in value:
+        return ""
+    for start in range(replacement.start, replacement.stop - len(value) + 1):
+        end = start + len(value)
+        if [words.text(place) for place in range(start, end)] == value and "." not in (
+            words.text(start - 1), words.text(end)
+        ):  # fmt: skip
+            return "".join(value)
+    return ""
 
 
 def _most_uses(words: QueryWords, clause: Clause) -> int:

@@ -327,6 +327,9 @@ def test_names_of_functions_are_no_values_that_grow() -> None:
         "CREATE (:A {s: reduce(s = 'x', i IN $l | s + s)})",
         "CREATE (:A {s: reduce(s = 'x', i IN $l | toString(s) + (toString((s))))})",
         "CREATE (:A {s: size(reduce(s = [1], i IN $l | [s, s]))})",
+        "WITH 'aaaa' AS s WITH replace(s, 'a', s) AS s CREATE (:A {s: s})",
+        "MATCH (n:A) SET n.s = Replace(n.s, 'a', 'x' + n.s)",
+        "CREATE (:A {s: replace($s, 'a', toUpper($s))})",
     ],
 )
 def test_a_rule_whose_values_double_is_refused(text: str) -> None:
@@ -339,6 +342,9 @@ def test_a_rule_whose_values_double_is_refused(text: str) -> None:
         "MATCH (n:A) SET n.s = reduce(s = '', x IN $l | CASE WHEN s = '' THEN x ELSE s + ', ' + x END)",
         "MATCH (n:A) SET n.m = reduce(m = 0, x IN $l | CASE WHEN x > m THEN x ELSE m END)",
         "MATCH (n:A) " + "WITH n, {a: n.a, b: n.b, c: n.c, d: n.d} AS m " * 12 + "SET n.x = m.a + m.b",
+        "MATCH (n:A) SET n.s = replace(n.s, 'a', n.t), n.t = replace(replace(n.t, 'b', ''), 's', $s.n)",
+        "MATCH (n:A) SET n.x = replace('s', 's', 's')",
+        "MATCH (s:A) SET s.x = replace($s, 'x', s.y)",
     ],
 )
 def test_a_rule_whose_values_stay_as_they_are_is_allowed(text: str) -> None:

@@ -13,6 +13,7 @@ from graphweft import Client
 from graphweft_contracts import Event, InvalidSettings
 from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_contracts.wire import did_you_mean
+from graphweft_workers.cli.current_graph import current_graph
 from graphweft_workers.cli.memory import ScopeOptions
 from graphweft_workers.cli.options import App, BudgetMs, Data, Json, command
 from graphweft_workers.cli.output import show, warn
@@ -149,7 +150,7 @@ async def _check_app(settings: Settings, app: str) -> None:
     """Raise ``InvalidSettings`` for an app without a graph: a misspelt one would answer nothing, and pass in CI."""
     from graphweft_workers.wiring.apps import known_apps
 
-    async with running_graph(settings) as graph:
+    async with current_graph(settings, app) as graph:
         found = await known_apps(graph)
     if found is None or app in found:
         return

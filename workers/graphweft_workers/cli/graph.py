@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Annotated, Any, Final
 
 import typer
 
-from graphweft_contracts import GraphUnavailable, QueryFailed
+from graphweft_contracts import GraphUnavailable, InvalidSettings, QueryFailed
+from graphweft_workers.cli.current_graph import current_graph
 from graphweft_workers.cli.options import App, AsOf, Data, Into, Json, Params, assignments, check_as_of, command
 from graphweft_workers.cli.output import show
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.reports.graph_names import names_of
 from graphweft_workers.reports.report import Notice, Part, PlainReport, TextTable
 from graphweft_workers.settings.settings import Settings
-from graphweft_workers.wiring.running import running_graph
 
 _QUERY_TIMEOUT_S: Final = 60.0
 _HINT_TIMEOUT_S: Final = 3.0
 _REFUSED_WRITE: Final = re.compile(r"read-only|read access", re.IGNORECASE)
 """How servers refuse a write in a query that may only read."""
+_UNBOUNDED: Final = frozenset({"range-bound", "growth", "reduce-name"})
+"""Problems that rules must not have, and no other query either."""
 _MISSING_PARAMETER: Final = re.compile(r"(missing|expected) parameter", re.IGNORECASE)
 
 
@@ -41,11 +43,12 @@ async def query(
     --json shows nodes with id, labels and properties, and relationships with id, type, start, end and properties.
     """
     params, settings = assignments(param or [], "--param"), Settings.load(data=data)
+    _refuse_unbounded(cypher, params)
     past: dict[str, Any] = {}
     hints: list[str] = []
     if as_of is None:
         check_as_of(as_of, into)
-        async with running_graph(settings) as graph:
+        async with current_graph(settings, app) as graph:
             with _advising():
                 table = await graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S, elements=json)
             if table.columns and not table.rows and not json:
@@ -62,6 +65,19 @@ async def query(
         none = "had no graph then: no event of it had" if past else "has no graph yet: no event of it has"
         parts = [Notice(f"the app {app!r} {none} written anything; if you expect one, check the name")]
     show(PlainReport({"columns": list(table.columns), "rows": table.dicts()} | past, parts), json=json)
+
+
+def _refuse_unbounded(cypher: str, params: Mapping[str, Any]) -> None:
+    """Raise ``InvalidSettings`` for a query that a graph server may only end with: no limit of it ends the query."""
+    from graphweft_rules.cypher.query import parse
+    from graphweft_rules.cypher.ranges import range_problem
+
+    query = parse(cypher, role="injection")
+    found = [each.message for each in query.problems if each.code in _UNBOUNDED]
+    if problem := range_problem(query.ranges, params):
+        found.append(problem)
+    if found:
+        raise InvalidSettings(f"the query may take all memory of the graph server, and end it: {found[0]}")
 
 
 async def _misspelt(graph: GraphStore, app: str, cypher: str) -> list[str]:
@@ -106,7 +122,7 @@ async def digest(app: App, data: Data = None, json: Json = False) -> None:
 
     ``--json`` also tells how far the graph is in each partition, and by which rules it got there.
     """
-    async with running_graph(Settings.load(data=data)) as graph:
+    async with current_graph(Settings.load(data=data), app) as graph:
         from graphweft_workers.engine.plan.digest import read_digest
         from graphweft_workers.engine.plan.plan import RestNote
 

@@ -25,6 +25,7 @@ from graphweft_contracts.memory import SCOPES, with_text
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.search import MOST_RESULTS, IndexType, MemoryFilters, Searched
 from graphweft_workers.cli.context import found_nothing, print_reply
+from graphweft_workers.cli.current_graph import current_graph
 from graphweft_workers.cli.memory_records import READ_S, FilterOptions, chats_of, find_ids, find_records, time_of
 from graphweft_workers.cli.options import (
     After,
@@ -220,7 +221,7 @@ async def memory_list(
     """List the memories of a scope, the latest first. The command reads the graph and needs no responder."""
     settings = Settings.load(data=data)
     within, given = scope.scope(), filters.given()
-    async with running_graph(settings) as graph:
+    async with current_graph(settings, app) as graph:
         records = await find_records(graph, app, within, limit, **given)
     found = [{"time": record["timestamp"], **{name: record[name] for name in _LISTED}} for record in records]
     rows = TextTable(
@@ -245,7 +246,7 @@ async def memory_profile(
     """Show what a user claims about themselves that holds. The command reads the graph and needs no responder."""
     settings = Settings.load(data=data)
     within = ScopeOptions(user=user).scope()
-    async with running_graph(settings) as graph:
+    async with current_graph(settings, app) as graph:
         found = await find_records(graph, app, within, limit, of="profile", as_of=time_of(as_of, "--as-of"))
     shown = ("text", "valid_at", "subject", "predicate", "object", "id")
     records = [{name: each[name] for name in shown} for each in found]
@@ -279,7 +280,7 @@ async def memory_forget(
         raise InvalidSettings("give either IDs, or a scope and at least one of --tag, --metadata, --since, --until")
     given = list(dict.fromkeys(memory_ids or []))
     within = scope.scope() if wanted else None
-    async with running_graph(settings) as graph:
+    async with current_graph(settings, app) as graph:
         if within is not None:
             given = await find_ids(graph, app, within, **wanted)
         rows: list[Sequence[Any]] = []

@@ -14,6 +14,7 @@ from graphweft.memory import SOURCE
 from graphweft.searching import faults
 from graphweft_contracts import Event, InvalidSettings, MemoryScope, MemoryUpdate, SearchQuery
 from graphweft_contracts.search import MOST_RESULTS, Searched
+from graphweft_workers.cli.current_graph import current_graph
 from graphweft_workers.cli.options import App, Data, Json, assignments, command
 from graphweft_workers.cli.output import show
 from graphweft_workers.cli.publishing import PublishOptions, publish_events
@@ -22,7 +23,6 @@ from graphweft_workers.reports.report import Notice, PlainReport, TextTable
 from graphweft_workers.retrieval.listing import read_memory, read_versions
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.text.iso_time import in_utc, iso_time
-from graphweft_workers.wiring.running import running_graph
 
 READ_S: Final = 60.0
 _Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only memories with this tag; repeatable: all of them.")]
@@ -92,7 +92,7 @@ async def memory_get(
 ) -> int | None:
     """Show a memory, and what it said before it was updated. The command reads the graph and needs no responder."""
     settings = Settings.load(data=data)
-    async with running_graph(settings) as graph:
+    async with current_graph(settings, app) as graph:
         found = (await graph.read(app, read_memory(), {"id": memory_id}, timeout_s=READ_S)).rows
         versions = (await graph.read(app, read_versions(), {"id": memory_id}, timeout_s=READ_S)).rows
     names = ("text", "role", "time", "author_name", "user_id", "chat_id", "tags", "metadata", "pinned", "id")
@@ -126,7 +126,7 @@ async def memory_update(
 ) -> None:
     """Change a memory: what it says, its tags, its metadata, or whether it is pinned. What it said before is kept."""
     settings = options.settings()
-    async with running_graph(settings) as graph:
+    async with current_graph(settings, app) as graph:
         found = (await graph.read(app, read_memory(), {"id": memory_id}, timeout_s=READ_S)).rows
     if not found:
         raise InvalidSettings(f"there is no memory {memory_id!r}: `graphweft memory list` shows the ids")

@@ -9,10 +9,10 @@ import typer
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.plurals import counted
+from graphweft_workers.cli.current_graph import current_graph
 from graphweft_workers.cli.options import App, Data, command
 from graphweft_workers.cli.output import say, warn
 from graphweft_workers.settings.settings import Settings
-from graphweft_workers.wiring.running import running_graph
 
 _MOST = 150
 
@@ -38,7 +38,7 @@ async def show(
     if (html is None) == (not mermaid):
         raise InvalidSettings("give either --html FILE or --mermaid")
     settings = Settings.load(data=data)
-    async with running_graph(settings) as graph:
+    async with current_graph(settings, app) as graph:
         found = await picture(graph, app, labels=label or [], limit=limit, redacts=settings.context_redact)
     known = {str(each["label"]) for each in found.labels}
     if unknown := [each for each in label or [] if each not in known]:

@@ -81,7 +81,7 @@ async def why(
                 recorded = await work.record(target, graph, found)
         elapsed = SYSTEM_CLOCK.monotonic() - started
         near: list[str] = []
-        older = await work.older()
+        older = await log.older()
         if not older and not (recorded.changed if recorded else found.rows):
             near = await hints(log.live, app, target)
             there = await NodeReader(target, keys, log.live, app).read()

@@ -77,7 +77,7 @@ async def why(sources: Sources, viewer: Viewer, question: WhyQuestion) -> dict[s
         if question.exact and found.rows:
             async with scratch_graph(sources.settings, log, rules) as graph:
                 recorded = await work.record(target, graph, found)
-        older = await work.older()
+        older = await log.older()
     told = WhyReport(target=target, found=found, recorded=recorded, older=older).to_dict()
     told["writes"] = [
         each

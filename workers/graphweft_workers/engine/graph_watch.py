@@ -20,6 +20,8 @@ from graphweft_workers.support.lazy_logger import get_logger
 logger = get_logger("graphweft.mutation")
 
 _REPLACED: Final = "the graph server was emptied, restored or replaced"
+_LOOKS: Final = 24
+"""In how many looks all graphs had their turn."""
 _ERASED: Final = "entries were erased"
 """Else the recent events of a partition would hold what the log no longer has."""
 
@@ -36,18 +38,25 @@ class GraphWatch:
         self._partitions = partitions
         self._clock = clock
         self._every_s = every_s
-        self._round: deque[tuple[int, str]] = deque()
-        """Graphs that are looked at one by one, as (partition, app): a graph may be deleted while its app is quiet."""
+        self._round: deque[tuple[int, str, str]] = deque()
+        """Graphs that are looked at in turn, as (partition, app, reached): an app may be quiet when one is deleted."""
+        self._share = 0
+        """How many of them have their turn in one look."""
+        self._keeps_positions = True
+        """Whether the graph server says which graphs it has, and how far they are."""
 
     async def run(self) -> None:
         """Look until it is cancelled."""
         while True:
+            if not self._round:
+                partitions = self._partitions.items()
+                self._round.extend((number, *each) for number, held in partitions for each in held.reached.items())
+                self._share = -(-len(self._round) // _LOOKS)
             await self._clock.sleep(self._every_s)
             before = {number: (each, each.positions.kept) for number, each in self._partitions.items()}
             with contextlib.suppress(Transient):
                 await self._look_at_graphs(before)
-            with contextlib.suppress(Transient, QueryFailed):
-                await self._look_at_next_graph()
+            await self._look_at_next_graphs()
             if any(partition.recent.has_series for partition, _ in before.values()):
                 with contextlib.suppress(Transient):
                     stored = await read_marks(self._bus.series)
@@ -55,30 +64,38 @@ class GraphWatch:
                         if is_outdated(stored, number, partition.recent):
                             partition.reopen(_ERASED)
 
-    async def _look_at_next_graph(self) -> None:
-        """Compare where a graph stands with what it had reached, of one app in turn."""
-        if not self._round:
-            self._round.extend((number, app) for number, each in self._partitions.items() for app in each.reached)
-        while self._round:
-            number, app_id = self._round.popleft()
+    async def _look_at_next_graphs(self) -> None:
+        """Look at the share of one look. A server that is slow gets fewer questions."""
+        until = self._clock.monotonic() + self._every_s
+        for _ in range(min(self._share, len(self._round))):
+            if self._clock.monotonic() >= until:
+                return
+            number, app_id, reached = self._round.popleft()
             partition = self._partitions.get(number)
-            if partition is not None and (reached := partition.reached.get(app_id)):
-                break
-        else:
-            return
+            # An app that had an event since then has noticed by itself; a reader may not see its latest write yet.
+            if partition is not None and partition.reached.get(app_id) == reached:
+                with contextlib.suppress(Transient, QueryFailed):
+                    await self._look_at_graph(partition, number, app_id, reached)
+
+    async def _look_at_graph(self, partition: Partition, number: int, app_id: str, reached: str) -> None:
+        """Compare where a graph stands with what it had reached."""
         try:
             at = (await self._graph.checkpoints(app_id, timeout_s=self._every_s)).get(number, START).offset
         except MarksLost as error:
             await self._graph.progress(app_id, number)
             logger.warning("graph_marks_lost", app_id=app_id, message=f"{error}. They are there again")
             return
+        if not is_after(reached, at):
+            return
         # The server names an app no more whose graph graphweft itself has deleted.
-        if is_after(reached, at) and is_after((await self._graph.reached(number)).get(app_id, ""), at):
-            await partition.read_again(app_id, at)
+        if self._keeps_positions and not is_after((await self._graph.reached(number)).get(app_id, ""), at):
+            return
+        await partition.read_again(app_id, at)
 
     async def _look_at_graphs(self, before: Mapping[int, tuple[Partition, CommittedPosition | None]]) -> None:
         """Compare what the graph server says of partitions with what it was told."""
         found = await self._graph.positions()
+        self._keeps_positions = found is not None
         if found is None:
             return
         for number, (partition, kept) in before.items():

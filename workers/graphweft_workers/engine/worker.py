@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from typing import Final
 
 from graphweft_contracts import BusUnavailable, Transient, channels
 from graphweft_contracts.bounded_dict import BoundedDict
@@ -36,6 +37,9 @@ from graphweft_workers.support.timing import TIMING, Timing
 from graphweft_workers.telemetry.metrics import EVENTS_READ
 
 logger = get_logger("graphweft.mutation")
+
+_OPENS: Final = 8
+"""Partitions that are opened at once: each of them asks both servers, by connections that stay open."""
 
 
 class MutationWorker:
@@ -83,6 +87,7 @@ class MutationWorker:
         )
         self._watch = GraphWatch(bus, graph, self._open_partitions, clock=clock, every_s=timing.graph_look_s)
         self._opening = PartitionOpening(bus, graph, checkpoints_s=timing.checkpoints_s)
+        self._opens = asyncio.Semaphore(_OPENS)
         self._warming: asyncio.Task[None] | None = None
         self._effects: EffectReporter | None = None
         self._letters = LettersAfterErasures(bus)
@@ -163,10 +168,9 @@ class MutationWorker:
             await self._account.keep(key, error, wait_s)
 
     async def _own(self, lease: Lease) -> None:
-        run = await self._graph.check()
         try:
             # Opening may outlast the lease: it reads thousands of entries, and entries with vectors are large.
-            opened = await lease.finish(self._open(lease, run))
+            opened = await lease.finish(self._open_in_turn(lease))
             if opened is not None:
                 await self._run(opened.result())
         except Transient:
@@ -180,6 +184,10 @@ class MutationWorker:
             raise Transient(
                 f"partition {lease.number} failed: {defect.kind}", retry_after_s=self._timing.defect_s
             ) from error
+
+    async def _open_in_turn(self, lease: Lease) -> Partition:
+        async with self._opens:
+            return await self._open(lease, await self._graph.check())
 
     async def _open(self, lease: Lease, run: str) -> Partition:
         await self._letters.begin()

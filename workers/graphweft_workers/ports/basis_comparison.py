@@ -28,18 +28,24 @@ class BasisComparison:
         self._graph = graph
         self._purges = PurgeReader(purges)
         self._timeout_s = timing.age_s
+        self._heard = RecentAnswers[str, bool](clock=clock, fresh_s=timing.age_recent_s)
         self._answers = RecentAnswers[tuple[str, GraphBasis], str](clock=clock, fresh_s=timing.age_recent_s)
 
     async def older(self, app_id: str) -> str:
         """Return why the graph of an app must not be read, and what to do; empty: it may be.
 
-        The graph has said so within a second. Raises ``BusUnavailable``, and as ``why_older`` does.
+        Bus and graph have said so within a second. Raises ``BusUnavailable``, and as ``why_older`` does.
         """
-        await self._purges.read()
+        await self._heard.get("purges", self._hear)
         needed = self._purges.needed.get(app_id)
         if needed is None:
             return ""
         return await self._answers.get((app_id, needed), partial(self._ask, app_id, needed)) or ""
+
+    async def _hear(self) -> None:
+        with self._heard.asking("purges"):
+            await self._purges.read()
+            self._heard.note("purges", True)
 
     async def _ask(self, app_id: str, needed: GraphBasis) -> None:
         key = app_id, needed

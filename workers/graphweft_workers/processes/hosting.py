@@ -83,9 +83,9 @@ def archive_app(settings: Settings | None = None) -> FastStream:
     return _with_broker("archive", settings)
 
 
-def role_app(role: HostedRole, settings: Settings) -> FastStream:
+def role_app(role: HostedRole, settings: Settings) -> RoleApp:
     """Return the app of a role without a broker, which takes a tenth of a role's start and a connection."""
-    return _App(role, settings)
+    return RoleApp(role, settings)
 
 
 def _with_broker(role: HostedRole, settings: Settings | None) -> FastStream:
@@ -96,7 +96,7 @@ def _with_broker(role: HostedRole, settings: Settings | None) -> FastStream:
         for warning in unknown:
             logger.warning("unknown_variable", message=warning)
     broker = make_broker(settings, logger=logger)
-    return _App(role, settings, *(() if broker is None else (broker,)))
+    return RoleApp(role, settings, *(() if broker is None else (broker,)))
 
 
 def _opener(role: HostedRole) -> Callable[[Settings], AbstractAsyncContextManager[Service]]:
@@ -112,12 +112,13 @@ def _opener(role: HostedRole) -> Callable[[Settings], AbstractAsyncContextManage
     return found
 
 
-class _App(FastStream):
+class RoleApp(FastStream):
     """Runs a service in its lifespan. The service also runs before and after the broker is connected."""
 
     def __init__(self, role: HostedRole, settings: Settings, *brokers: Any) -> None:
         self._settings = settings
-        self._ends = asyncio.Event()
+        self.ends = asyncio.Event()
+        """Is set when the service is to end."""
         open_service = _opener(role)
 
         @asynccontextmanager
@@ -151,7 +152,7 @@ class _App(FastStream):
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._startup, log_level, run_extra_options)
-                    await self._ends.wait()
+                    await self.ends.wait()
                     await self._shutdown(log_level)
                     tasks.cancel_scope.cancel()
             except ExceptionGroup as group:
@@ -159,7 +160,7 @@ class _App(FastStream):
 
     @override
     def exit(self) -> None:
-        self._ends.set()
+        self.ends.set()
 
     @override
     async def _start_broker(self) -> None:

@@ -5,9 +5,11 @@ Roles are imported when they run, so that other commands start quickly.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from graphweft_contracts import GraphweftError
@@ -15,8 +17,6 @@ from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.optional_dependencies import naming_extra
 
 if TYPE_CHECKING:
-    from faststream import FastStream
-
     from graphweft_workers.mcp.access import McpScope
     from graphweft_workers.processes.hosting import HostedRole
 
@@ -35,9 +35,14 @@ def _settle() -> None:
     collect_less_often()
 
 
-async def _host(app: FastStream) -> None:
-    """Run an app. Raises a ``GraphweftError`` that ends a role as it is, not in the groups of its tasks."""
+async def _host(role: HostedRole, settings: Settings) -> None:
+    """Run a role. Raises a ``GraphweftError`` that ends it as it is, not in the groups of its tasks."""
+    from graphweft_workers.processes.hosting import role_app
+    from graphweft_workers.processes.late_end import end_late, look_at_servers
+
     _settle()
+    app = role_app(role, settings)
+    late = asyncio.create_task(end_late(app.ends, partial(look_at_servers, settings, role)))
     try:
         await app.run(log_level=_FASTSTREAM)
     except ExceptionGroup as group:
@@ -47,16 +52,17 @@ async def _host(app: FastStream) -> None:
         if isinstance(first, GraphweftError):
             raise first from group
         raise
+    finally:
+        late.cancel()
 
 
 async def run_service(role: HostedRole, settings: Settings) -> None:
     """Run a role that FastStream hosts until SIGTERM or SIGINT, then finish its work. See ``processes.hosting``."""
-    from graphweft_workers.processes.hosting import role_app
     from graphweft_workers.wiring.connections import make_archive
 
     if role == "archive":
         make_archive(settings)  # says what is missing before anything starts
-    await _host(role_app(role, settings))
+    await _host(role, settings)
 
 
 async def run_gateway(

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from graphweft_contracts import InvalidSettings
+from graphweft_contracts import GraphUnavailable, InvalidSettings, QueryFailed
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.archive.app_part import is_event
 from graphweft_workers.archive.continuation import breaks
@@ -15,6 +15,7 @@ from graphweft_workers.archive.log_gaps import LogGap, check_accepted, log_gaps,
 from graphweft_workers.archive.preludes import Prelude, folder_of, is_of_prelude, prelude_of, preludes_in
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.engine.apply.log_misfit import misfit_of
+from graphweft_workers.ports.basis_comparison import BasisComparison
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
@@ -41,6 +42,16 @@ class AppLog:
     async def marks(self) -> Mapping[int, Checkpoint]:
         """Return the checkpoints of the live graph, also for preludes."""
         return await self.live.checkpoints(self.app_id, timeout_s=TIMING.replay.query_s)
+
+    async def older(self) -> str:
+        """Return why the app's graph is from before an erasure or a restatement, and what to do; empty: it is not.
+
+        Raises ``BusUnavailable`` and ``GraphUnavailable``.
+        """
+        try:
+            return await BasisComparison(self.live, self.bus.purges).older(self.app_id)
+        except QueryFailed as error:
+            raise GraphUnavailable(f"the graph of {self.app_id!r} did not say how it was made: {error}") from error
 
     async def partitions(self) -> list[int]:
         """Return the partitions that may hold events of the app: now, before its order changed, of other producers."""

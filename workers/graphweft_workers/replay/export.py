@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
-from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, Layout
+from graphweft_contracts import BusUnavailable, DeadLetter, GraphUnavailable, InvalidSettings, Layout
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.app_part import AppPart, activations_of, app_of_letter
@@ -78,8 +78,9 @@ class Export:
     async def write(self, file: BinaryIO) -> ExportResult:
         """Write the export.
 
-        Raises ``InvalidSettings`` if entries of the log are missing or the app has none, and ``BusUnavailable`` if the
-        workers do not apply all events of the app within the time, also because there are always new ones.
+        Raises ``InvalidSettings`` if entries of the log are missing or the app has none, ``GraphUnavailable`` if its
+        graph is from before an erasure, and ``BusUnavailable`` if the workers do not apply all events of the app within
+        the time, also because there are always new ones.
         """
         gaps = await self._log.check_complete()
         preludes = await self._log.preludes()
@@ -89,6 +90,8 @@ class Export:
                 f"the past of {self._app_id!r} was restated, and the live graph does not follow it yet: repeat "
                 "`graphweft rebuild` with --resume --swap, then export"
             )
+        if older := await self._log.older():
+            raise GraphUnavailable(older)
         self._tell("wait until the events are applied")
         rest = await self._at_rest()
         self._tell("write the file")

@@ -17,7 +17,6 @@ from typing import Final, override
 
 from msgspec.structs import replace
 
-from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_rules.cypher.mutation_summary import EMPTY, MutationSummary
 from graphweft_rules.cypher.node_writes import NodeTarget, NodeWriters, Slice
 from graphweft_rules.cypher.query import Cypher
@@ -28,7 +27,6 @@ from graphweft_workers.engine.log.effect_ledger import EffectLedger
 from graphweft_workers.engine.log.ledger_reader import ledger_as_lived
 from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.log.series import SeriesPlace
-from graphweft_workers.ports.basis_comparison import BasisComparison
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.offsets import is_after, offset_order
 from graphweft_workers.replay.app_log import AppLog
@@ -164,16 +162,6 @@ class Why:
         result.state = await reader.read()
         result.like_live = await self._like_live(target, result.state, found.ends)
         return result
-
-    async def older(self) -> str:
-        """Return why the app's graph is from before an erasure or a restatement, and what to do; empty: it is not.
-
-        Raises ``BusUnavailable`` and ``GraphUnavailable``.
-        """
-        try:
-            return await BasisComparison(self._log.live, self._log.bus.purges).older(self._app_id)
-        except QueryFailed as error:
-            raise GraphUnavailable(f"the graph of {self._app_id!r} did not say how it was made: {error}") from error
 
     def _needed(self, partition: int, statements: Collection[str]) -> set[str]:
         """Return the offsets of the events that must be replayed: none after the last row that may write."""

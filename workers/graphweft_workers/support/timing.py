@@ -308,6 +308,18 @@ class ReplayTiming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndTiming:
+    """How long a role may take to end."""
+
+    said_s: float = 5.0
+    """After this it says what it waits for,"""
+    look_s: float = 4.0
+    """for which it looks so long at its servers."""
+    most_s: float = 18.0
+    """After this it ends without having finished: ``graphweft up`` kills it after 20 s, Kubernetes after 30."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """All of them, by area."""
 
@@ -327,6 +339,7 @@ class Timing:
     models: ModelTiming = ModelTiming()
     archive: ArchiveTiming = ArchiveTiming()
     replay: ReplayTiming = ReplayTiming()
+    end: EndTiming = EndTiming()
     defect_s: float = 5.0
     """When a partition is opened again after an unexpected error."""
     checkpoints_s: float = 5.0

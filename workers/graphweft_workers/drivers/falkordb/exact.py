@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from itertools import batched
 from typing import Any, Final, cast
 
+from graphweft_workers.drivers.falkordb.far_times import is_far, numbers_of
 from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.statements import GUARD, guard_values, quoted
 from graphweft_workers.ports.graph_store import NOT_DUMPED, Checkpoint
@@ -49,6 +50,10 @@ _LISTED_DURATIONS: Final = (
 _TIMES: Final = {13: "localdatetime", 14: "date", 15: "localtime"}
 _MAKERS: Final = {
     **{name: f"{name}({{}})" for name in _TIMES.values()},
+    "far": (
+        "localdatetime({{year: {0}[0], month: {0}[1], day: {0}[2], hour: {0}[3], minute: {0}[4], second: {0}[5]}})"
+    ),
+    "far date": "date({{year: {0}[0], month: {0}[1], day: {0}[2]}})",
     "duration": "duration({})",
     "seconds": "duration({{seconds: {}}})",
     "vector": "vecf32({})",
@@ -195,15 +200,19 @@ def _plain(cell: Any) -> Any:
         case 16:  # the text comes later; there is none of a negative one
             return {_KIND: "duration" if value >= 0 else "seconds", "of": int(value)}
         case _ if kind in _TIMES:
-            return {_KIND: _TIMES[kind], "of": _text_of(kind, int(value))}
+            return _time_of(kind, int(value))
         case _:
             raise AssertionError(f"a property of the unknown type {kind}")
 
 
-def _text_of(kind: int, seconds: int) -> str:
-    """Return a time as the server reads it."""
+def _time_of(kind: int, seconds: int) -> dict[str, Any]:
+    """Return a time as the server reads it: as text, or as numbers where Python has no such year."""
+    if kind != 15 and is_far(seconds):
+        numbers = numbers_of(seconds)
+        return {_KIND: "far", "of": [*numbers]} if kind == 13 else {_KIND: "far date", "of": [*numbers[:3]]}
     moment = _EPOCH + timedelta(seconds=seconds)
-    return {13: moment.isoformat(), 14: moment.date().isoformat(), 15: moment.time().isoformat()}[kind]
+    text = {13: moment.isoformat(), 14: moment.date().isoformat(), 15: moment.time().isoformat()}[kind]
+    return {_KIND: _TIMES[kind], "of": text}
 
 
 def _apart(properties: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -14,6 +14,7 @@ from falkordb.node import Node
 from falkordb.path import Path
 
 from graphweft_contracts import QueryFailed
+from graphweft_workers.drivers.falkordb.far_times import say_far_times
 from graphweft_workers.ports.graph_store import Table
 from graphweft_workers.ports.result_limits import MOST_ROWS, MOST_VALUES, check_rows, check_values
 
@@ -80,16 +81,14 @@ def plain_table(reply: list[Any]) -> Table | None:
 async def table_of(reply: list[Any], graph: AsyncGraph, *, elements: bool = False) -> Table:
     """Return the rows of a reply; see ``GraphStore.read`` for ``elements``.
 
-    Asks the server for names that the reply gives as numbers. Raises ``QueryFailed`` for what Python cannot hold.
+    Asks the server for names that the reply gives as numbers. Times of years that Python does not have become text.
     """
     result: Any = QueryResult(graph)
     try:
         await result.parse(reply)
-    except (OverflowError, ValueError) as error:  # as by a date of the year 10000
-        raise QueryFailed(
-            "the answer cannot be read, as with a date beyond the years 1 to 9999: return it as text, by toString",
-            of_value=True,
-        ) from error
+    except (OverflowError, ValueError):  # as by a date of the year 10000
+        say_far_times(reply[1])
+        await result.parse(reply)
     plain = _whole if elements else _plain
     return Table(
         columns=tuple(str(name) for _, name in result.header),

@@ -214,7 +214,7 @@ class Databases:
                 raise MarksLost(
                     f"{self._place(graph)} holds a graph that does not say that it is the one of {app_id!r}: somebody "
                     "has deleted the node `__App`, which is graphweft's own. Nothing is read from it until a worker "
-                    "has put it back, with the app's next event or after some seconds for each app"
+                    "has put it back, with the app's next event or within two minutes"
                 )
         return rows
 

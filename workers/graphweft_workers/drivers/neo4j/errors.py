@@ -9,6 +9,7 @@ from neo4j.exceptions import AuthError, BrokenRecordError, DriverError, Neo4jErr
 
 from graphweft_contracts import GraphUnavailable, GraphweftError, QueryFailed
 from graphweft_workers.drivers.neo4j.messages import OF_COMPILER, POSITION, cut, shown
+from graphweft_workers.drivers.neo4j.values import UNREADABLE
 
 DEADLOCK: Final = "Neo.TransientError.Transaction.DeadlockDetected"
 NO_DATABASE: Final = "Neo.ClientError.Database.DatabaseNotFound"
@@ -85,10 +86,7 @@ def refusal_of(error: Neo4jError) -> tuple[str, tuple[int, int] | None, bool]:
 def translate(error: Neo4jError | DriverError | OSError) -> GraphweftError:
     """Translate an error of the driver."""
     if isinstance(error, BrokenRecordError):  # the driver names the column
-        return QueryFailed(
-            f"the answer cannot be read, as with a date beyond the years 1 to 9999: return it as text, by toString "
-            f"({cut(str(error))})", of_value=True,
-        )  # fmt: skip
+        return QueryFailed(f"{UNREADABLE} ({cut(str(error))})", of_value=True)
     if not isinstance(error, Neo4jError):
         return GraphUnavailable(f"the graph server is unavailable: {error}")
     code, message = code_of(error), error.message or str(error)

@@ -17,6 +17,7 @@ from graphweft_contracts import QueryFailed
 from graphweft_workers.drivers.neo4j.dialect import quoted
 from graphweft_workers.drivers.neo4j.namespaces import LIVE, Namespace
 from graphweft_workers.drivers.neo4j.statements import properties as properties_of
+from graphweft_workers.drivers.neo4j.values import check_readable
 from graphweft_workers.ports.graph_store import NOT_DUMPED, Checkpoint
 
 type List = Callable[[str], AsyncIterator[list[Any]]]
@@ -119,6 +120,7 @@ def encoded(value: Any) -> Any:
         case Time():
             return {_KIND: "time", "of": [_time(value), _zone(value)]}
         case _:
+            check_readable(value)
             raise QueryFailed(f"a property is a {type(value).__name__}, which a snapshot cannot keep")
 
 

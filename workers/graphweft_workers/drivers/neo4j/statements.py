@@ -24,8 +24,10 @@ _DATABASE: Final = re.compile(r"[a-z][a-z0-9.-]{2,62}")
 _ONLY: Final = {"graphweft_app": ("__App", "only"), "graphweft_progress": ("__Progress", "partition")}
 LIST_CONSTRAINTS: Final = "SHOW CONSTRAINTS YIELD name RETURN name"
 CLAIM: Final = (
-    "MERGE (a:__App {only: true}) ON CREATE SET a.app_id = $__gw_app SET a.lock = true WITH a RETURN a.app_id"
+    "OPTIONAL MATCH (p:__Progress) WITH head(collect(p.app)) AS marked MERGE (a:__App {only: true}) "
+    "ON CREATE SET a.app_id = coalesce(marked, $__gw_app) SET a.lock = true WITH a RETURN a.app_id"
 )
+"""A graph whose node ``__App`` is gone stays that of the app that its checkpoints name."""
 _IN_BATCHES: Final = "CALL (n) { DETACH DELETE n } IN TRANSACTIONS OF 10000 ROWS"
 LIST_OF_LABELS: Final = (
     "SHOW INDEXES YIELD name, labelsOrTypes, owningConstraint "
@@ -34,6 +36,7 @@ LIST_OF_LABELS: Final = (
 """The indexes on labels that begin with a prefix, each with the constraint that made it."""
 MAKE_CHECKPOINT: Final = (
     "MERGE (p:__Progress {partition: $__gw_partition}) ON CREATE SET p.pos = '', p.plan = '', p.done = 0, p.note = '' "
+    "FOREACH (one IN CASE WHEN p.app IS NULL THEN [0] ELSE [] END | SET p.app = $__gw_app) "
     "RETURN p.pos, p.plan, p.done, p.note"
 )
 READ_CHECKPOINTS: Final = "MATCH (p:__Progress) RETURN p.partition, p.pos, p.plan, p.done"

@@ -223,7 +223,7 @@ class Neo4jStore:
             async with self._databases.session(graph, self._write_timeout_s) as session:
                 text = self._databases.space(app_id).statement(MAKE_CHECKPOINT)
                 query = timed(text, self._write_timeout_s)
-                rows = await run(session, query, {"__gw_partition": partition})
+                rows = await run(session, query, {"__gw_partition": partition, "__gw_app": app_id})
         found = progress_of(rows)
         if found is None:
             raise overwritten(app_id, partition)

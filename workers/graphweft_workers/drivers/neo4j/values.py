@@ -14,6 +14,11 @@ from neo4j.graph import Relationship as Neo4jRelationship
 from neo4j.spatial import Point
 from neo4j.time import Date, DateTime, Duration, Time
 
+from graphweft_contracts import QueryFailed
+
+UNREADABLE: Final = (
+    "the answer cannot be read, as with a date beyond the years 1 to 9999: return it as text, by toString"
+)
 _EPOCH: Final = datetime(1970, 1, 1)
 _AXES: Final = {
     4326: ("longitude", "latitude"),
@@ -51,7 +56,14 @@ def plain(value: Any) -> Any:
         case Duration():
             return _span(value)
         case _:
+            check_readable(value)
             return value
+
+
+def check_readable(value: Any) -> None:
+    """Raise ``QueryFailed`` for what the driver puts in the place of a date that Python cannot hold, in a map."""
+    if type(value).__name__ == "BrokenHydrationObject":  # the driver does not export it
+        raise QueryFailed(UNREADABLE, of_value=True)
 
 
 def whole(value: Any) -> Any:

@@ -40,6 +40,8 @@ _READ_BYTES: Final = 16 * 1024**2
 """About the largest result of one ``read``, whatever its limit."""
 _FIRST_COUNT: Final = 16
 """Entries of the first request, before their size is known."""
+_READS: Final = 16
+"""Reads at once: when nothing happens, those of all partitions end together, and connections stay open."""
 _GROWTH: Final = 8
 """The factor by which a request may exceed the last one: entries may suddenly become large."""
 
@@ -163,6 +165,7 @@ class RedisEventLog:
         self._reading = Lines(url, io_timeout_s=timing.io_s) if self._replicas else None
         """Reads what a worker applies, once replicas have it: no graph is ahead of the log that survives a master."""
         self._replicas_s = timing.replicas_s
+        self._reads = asyncio.Semaphore(_READS)
         self._waiter = StreamWaiter(self._redis, clock=clock, timing=timing)
         self._new = new
         self._group_name = group
@@ -451,7 +454,8 @@ class RedisEventLog:
                 pipeline = self._redis.pipeline(transaction=True)
                 pipeline.execute_command(*reading)
                 pipeline.execute_command(*looking)
-                reply, extent = await pipeline.execute(raise_on_error=False)
+                async with self._reads:
+                    reply, extent = await pipeline.execute(raise_on_error=False)
         if isinstance(reply, Exception):
             raise unavailable(reply, f"partition {partition} cannot be read") from reply
         found: Sequence[Any] = reply or ()

@@ -261,6 +261,14 @@ class ScopeIndex:
             raise Unfit("a node that was added is not later than the others")
         self._waiting = ordered[::-1]
 
+    def holds_as_it_is(self, node: IndexedNode) -> bool:
+        """Tell whether a node of the index has the day and the terms of this one."""
+        number = self.numbers[node.key]
+        start, end = self.starts[number : number + 2]
+        terms = list(map(self._terms.__getitem__, self.sequences[start:end]))
+        there = (self.days[self.days_of[number]], self.lengths[number], " ".join(terms))
+        return there == (node.time[:10], node.length, node.terms)
+
     def _begin(self, node: IndexedNode) -> None:
         """Read all of a node but which terms it has."""
         self._copies.clear()

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from tests.neo4j.test_scope_indexes import T0, Both, Queries, Talk, Writer
 from tests.services.memories import DIMENSIONS, WORDS
-from tests.services.neo4j import Neo4jServer
 from tests.services.virtual_time import VirtualClock
+from tests.services.waiting import turns
 
 from graphweft_contracts import Event, channels
 from graphweft_contracts.memory import memory_id
@@ -28,7 +28,6 @@ from graphweft_rules.cypher.read_write_sets import summary_of
 from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_workers.drivers.falkordb.literals import literal
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.injection.background import Background
@@ -205,13 +204,6 @@ async def test_an_index_stays_right_through_random_changes(falkordb: FalkorDBSto
     assert both.indexes.added > SEARCHES // 3
 
 
-@pytest.mark.long
-async def test_an_index_stays_right_through_random_changes_on_neo4j(neo4j_server: Neo4jServer) -> None:
-    neo4j_server.empty()
-    async with contextlib.aclosing(Neo4jStore(neo4j_server.uri, write_timeout_ms=10_000)) as store:
-        await alike_through_changes(store, SEARCHES // 5, SEED)
-
-
 async def test_what_a_user_says_is_read_by_its_key(falkordb: FalkorDBStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a count of the scope nor a look for what is later: both take as long as the scope is large."""
     talk = Talk(falkordb)
@@ -288,7 +280,7 @@ class Steps(VirtualClock):
 
     async def sleep(self, seconds: float) -> None:
         self.advance(seconds)
-        await asyncio.sleep(0)
+        await turns()
 
 
 async def test_an_index_waits_until_all_readers_see_what_was_added(url: str) -> None:

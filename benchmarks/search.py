@@ -2,7 +2,7 @@
 
 A hundred users have 1,000 memories each and one has 10,000; with ``--full`` there are 990 users, so a million memories.
 They are written as the events of memory write them, but straight to the server: 110,000 events over the bus would take
-as long as all other rows.
+as long as all other rows. Then the same searches come right after something that the user says, or another one.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import batched, chain, count, product
 from typing import Any, Final
@@ -52,6 +53,9 @@ DIMENSIONS: Final = 384
 TOP_K: Final = 10
 _ONE: Final = "one"
 _SOURCE: Final = "/benchmarks/search"
+_START: Final = datetime(2026, 1, 1, tzinfo=UTC)
+_LATER: Final = datetime(2026, 2, 1, tzinfo=UTC)
+"""Later than all memories that are loaded."""
 _AT_ONCE: Final = 100
 _LEAST: Final = 100
 """Answers of which one in a hundred may be named."""
@@ -67,6 +71,15 @@ _COPY: Final = (
 
 type _Ask = Callable[[str, str], Awaitable[list[str]]]
 """Given a question and whose memories; returns the ids of those that are found."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Contender:
+    """What is measured, and what comes before each of its searches."""
+
+    ask: _Ask
+    before: Callable[[str], Awaitable[None]] | None = None
+    """Given whose memories are searched next. It is not measured."""
 
 
 async def run(bench: Bench, services: Services) -> list[Result]:
@@ -112,13 +125,19 @@ async def run(bench: Bench, services: Services) -> list[Result]:
         async def simple(text: str, user_id: str) -> list[str]:
             return [row[0] for row in await hand.simple(text, user_id, TOP_K)]
 
-        contenders: dict[str, _Ask] = {
-            "ours": ours,
-            "without an index": unindexed,
-            "by hand": same,
-            "two queries": simple,
+        contenders = {
+            "ours": _Contender(ours),
+            "without an index": _Contender(unindexed),
+            "by hand": _Contender(same),
+            "two queries": _Contender(simple),
         }
         questions = _questions(texts)
+        talk = _Talk(store, embedder, questions)
+        talks = {
+            "nobody talks": _Contender(ours),
+            "another user talks": _Contender(ours, talk.say_beside),
+            "the user talks": _Contender(ours, talk.say),
+        }
         await _compare(ours, unindexed, questions)
         for size, users in ((OF_EACH, [f"user-{number}" for number in range(ASKED)]), (OF_ONE, [_ONE])):
             begun, cpu = time.monotonic(), time.process_time()
@@ -129,7 +148,36 @@ async def run(bench: Bench, services: Services) -> list[Result]:
             for to, percent in product(("by hand", "two queries", "without an index"), ("p50", "p99")):
                 title = f"hybrid search in {size:,} of {all_memories:,} memories, ours / {to}, {percent}"
                 results.append(ratio(ROW, title, values, f"ours {percent}", f"{to} {percent}", unit="ms"))
+            values = await _measured(bench, size, users, talks, questions)
+            for of, percent in product(("another user talks", "the user talks"), ("p50", "p99")):
+                title = f"hybrid search in {size:,}, {of} before it / nobody talks, {percent}"
+                results.append(ratio(ROW, title, values, f"{of} {percent}", f"nobody talks {percent}", unit="ms"))
     return results
+
+
+class _Talk:
+    """Writes what users say right before a search, as a worker does: a memory, and then its vector."""
+
+    def __init__(self, store: FalkorDBStore, embedder: HashingEmbedder, texts: Iterator[str]) -> None:
+        self._store, self._embedder, self._texts = store, embedder, texts
+        self._pack = MemoryMutations()
+        self._number = 0
+
+    async def say_beside(self, user_id: str) -> None:
+        """Add a memory of another user."""
+        await self.say("user-0" if user_id == _ONE else _ONE)
+
+    async def say(self, user_id: str) -> None:
+        """Add a memory of a user."""
+        self._number += 1
+        time = _LATER + timedelta(seconds=self._number)
+        for event in await _events(f"said-{self._number}", user_id, [next(self._texts)], time, self._embedder):
+            for mutation, params in self._pack.match(event):
+                before = (await self._store.progress(APP, 0)).checkpoint
+                after = Checkpoint(offset=f"{int(before.offset.partition('-')[0]) + 1}-0")
+                write = Write(query=mutation.cypher, rows=[params], before=before, after=after)
+                if (failure := (await self._store.apply(APP, 0, [write])).failure) is not None:
+                    raise Died(f"a memory was not written: {failure}")
 
 
 async def _indexed(indexes: ScopeIndexes, ask: _Ask, questions: Iterator[str], users: Sequence[str]) -> None:
@@ -144,22 +192,25 @@ async def _indexed(indexes: ScopeIndexes, ask: _Ask, questions: Iterator[str], u
 
 
 async def _measured(
-    bench: Bench, size: int, users: Sequence[str], contenders: dict[str, _Ask], questions: Iterator[str]
+    bench: Bench, size: int, users: Sequence[str], contenders: Mapping[str, _Contender], questions: Iterator[str]
 ) -> dict[str, list[float]]:
     """Return the milliseconds of which half, and 99 of 100, of a contender's answers stay below; a value a round."""
     values: dict[str, list[float]] = {f"{name} {percent}": [] for name in contenders for percent in ("p50", "p99")}
     title = f"search in {size:,}"
-    for name, ask in contenders.items():
+    for name, contender in contenders.items():
         for _ in range(20):  # what runs for the first time takes longer
-            await _asked(name, ask, next(questions), users[0])
+            await _asked(name, contender.ask, next(questions), users[0])
     for round_number in bench.turns(title):
         for name in in_turn(list(contenders), round_number):
             times: list[float] = []
             until = time.perf_counter() + bench.seconds
             while time.perf_counter() < until or len(times) < _LEAST:
                 text, user_id = next(questions), users[len(times) % len(users)]
+                contender = contenders[name]
+                if contender.before is not None:
+                    await contender.before(user_id)
                 begun = time.perf_counter()
-                await _asked(name, contenders[name], text, user_id)
+                await _asked(name, contender.ask, text, user_id)
                 times.append((time.perf_counter() - begun) * 1_000)
             times.sort()
             for percent in (50, 99):
@@ -193,7 +244,8 @@ async def _load(
     try:
         for group in batched(texts, _AT_ONCE):
             pipeline = client.pipeline(transaction=False)
-            for event in await _events(len(ids), group, embedder):
+            first = _START + timedelta(minutes=len(ids))
+            for event in await _events(f"add-{len(ids)}", _ONE, group, first, embedder):
                 for mutation, params in pack.match(event):
                     pipeline.execute_command("GRAPH.QUERY", graph, header(params) + mutation.cypher.statement)
             await pipeline.execute()
@@ -218,33 +270,34 @@ async def _load(
         raise Died(f"{found} memories are there, {embedded} of them with a vector")
 
 
-async def _events(first: int, texts: Sequence[str], embedder: HashingEmbedder) -> list[Event]:
-    """Return the events that add some memories, from the ``first`` one on, and embed them."""
-    start = datetime(2026, 1, 1, tzinfo=UTC)
+async def _events(
+    id: str, user_id: str, texts: Sequence[str], first: datetime, embedder: HashingEmbedder
+) -> list[Event]:
+    """Return the events that add memories of a user, one each minute from the ``first`` time on, and embed them."""
     add = Event.create(
         "memory.add",
         app_id=APP,
-        chat_id=_ONE,
+        chat_id=user_id,
         data={
-            "user_id": _ONE,
+            "user_id": user_id,
             "messages": [
-                {"role": "user", "text": text, "time": (start + timedelta(minutes=first + place)).isoformat()}
+                {"role": "user", "text": text, "time": (first + timedelta(minutes=place)).isoformat()}
                 for place, text in enumerate(texts)
             ],
         },
-        id=f"add-{first}",
+        id=id,
         source=_SOURCE,
-        time=start,
+        time=_START,
     )
     embedded = [
         Event.create(
             "memory.embedded",
             app_id=APP,
-            chat_id=_ONE,
-            data={"memory_id": memory_id(_SOURCE, add.id, place), "model": embedder.model, "embedding": vector},
-            id=f"embedded-{first + place}",
+            chat_id=user_id,
+            data={"memory_id": memory_id(_SOURCE, id, place), "model": embedder.model, "embedding": vector},
+            id=f"embedded-{id}-{place}",
             source=_SOURCE,
-            time=start,
+            time=_START,
         )
         for place, vector in enumerate(await embedder.embed(texts))
     ]

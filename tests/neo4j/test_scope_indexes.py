@@ -656,6 +656,7 @@ class Queries:
             "Statement": "ended",
             "count(n)": "size",
             "__gw_after": "later",
+            "__gw_keys": "nodes",
         }
         found = [next(name for part, name in parts.items() if part in each) for each in self._asked]
         self._asked.clear()

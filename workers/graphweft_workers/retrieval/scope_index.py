@@ -201,6 +201,8 @@ class ScopeIndex:
         """The nodes whose validity begins or ends."""
         self.stated: dict[int, StatedTime] = {}
         """When turns of users hold by what they say themselves, of those that say it."""
+        self.ends: dict[int, str] = {}
+        """The last day on which a turn of anybody holds by what it says itself, of those that say it."""
         self.days: list[str] = []
         """The days of the nodes, the first one first."""
         self.days_of = array("I")
@@ -217,9 +219,8 @@ class ScopeIndex:
         """Where the terms of each node begin, and the end of the last."""
         self.flags = array("H")
         """What is known of each node: ``EMPTY``, ``ASKS`` and others."""
-        self.before = array("I")
-        """The turn before each node in its session; the node itself if there is none."""
-        self.after = array("I")
+        self.before, self.after = array("I"), array("I")
+        """The turns before and after each node in its session; the node itself if there is none."""
         self.sessions = array("I")
         """The session of each turn; 0 for other records."""
         self.session_lengths = array("Q", [0])
@@ -260,6 +261,14 @@ class ScopeIndex:
             raise Unfit("a node that was added is not later than the others")
         self._waiting = ordered[::-1]
 
+    def holds_as_it_is(self, node: IndexedNode) -> bool:
+        """Tell whether a node of the index has the day and the terms of this one."""
+        number = self.numbers[node.key]
+        start, end = self.starts[number : number + 2]
+        terms = list(map(self._terms.__getitem__, self.sequences[start:end]))
+        there = (self.days[self.days_of[number]], self.lengths[number], " ".join(terms))
+        return there == (node.time[:10], node.length, node.terms)
+
     def _begin(self, node: IndexedNode) -> None:
         """Read all of a node but which terms it has."""
         self._copies.clear()
@@ -280,9 +289,12 @@ class ScopeIndex:
         self.total_length += node.length
         self._unread = node.terms.split(" ") if node.terms else []
         self.flags.append(_flags_of(node, self._unread))
-        if node.role == "user" and (stated := stated_time(node.said, node.time)) != ALWAYS:
-            self.stated[number] = stated
+        if node.role and (stated := stated_time(node.said, node.time)) != ALWAYS:
             self._size += _STATED_BYTES
+            if node.role == "user":
+                self.stated[number] = stated
+            if stated.ends:
+                self.ends[number] = stated.ends
         self.starts.append(len(self.sequences))
         self._link(number, node)
 
@@ -382,7 +394,7 @@ class ScopeIndex:
     def bytes(self) -> int:
         """The size: never less than it is, and at most about twice as much."""
         lists = (
-            self.keys, self.numbers, self.lengths, self._postings, self._limited, self.stated, self.days,
+            self.keys, self.numbers, self.lengths, self._postings, self._limited, self.stated, self.ends, self.days,
             self.days_of, self._term_numbers, self._terms, self.sequences, self.starts, self.flags, self.before,
             self.after, self.sessions, self.session_lengths, self._last, self.authors, self._authors, self.names,
         )  # fmt: skip

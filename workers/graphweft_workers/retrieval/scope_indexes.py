@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import batched
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_contracts.bounded_dict import BoundedDict
@@ -115,6 +115,8 @@ class _Kept:
     """Monotonic time at which the marks were read."""
     without_vector: dict[str, None] = field(default_factory=dict[str, None])
     """The keys of the nodes that had no vector yet."""
+    coming: tuple[Marks, float] | None = None
+    """Marks of what is to be added once all readers see it, and the monotonic time at which they had been read."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while it is compared with the graph."""
     used: int
@@ -251,28 +253,52 @@ class ScopeIndexes:
         except (QueryFailed, GraphUnavailable):
             return ()
         found: list[int] = []
-        for of, (each, marks) in kept.items():
+        for of, (each, _) in kept.items():
             async with each.lock:
                 if each.at > began:  # another search compared it with later marks
                     found.append(of)
-                elif await self._is_right(app_id, targets[of], each, marks, now):
+                    continue
+                compared = await self._compared(app_id, targets[of], each, now, began)
+                if compared == "right":
                     each.version, each.marks, each.at = version, now, began
                     found.append(of)
-                else:
+                elif compared == "wrong":
                     self._drop_if_kept(app_id, targets[of], each)
         return found
 
-    async def _is_right(self, app_id: str, target: SearchTarget, kept: _Kept, marks: TargetMarks, now: Marks) -> bool:
-        """Tell whether an index is right for the marks, once what was added to its scope is added to it."""
+    async def _compared(
+        self, app_id: str, target: SearchTarget, kept: _Kept, now: Marks, began: float
+    ) -> Literal["right", "later", "wrong"]:
+        """Compare an index with the marks that were read after ``began``; what was added to its scope is added to it.
+
+        ``later``: it lacks what is added once all readers see it (``GraphStore.settle_s``).
+        """
+        marks = kept.concerned
+        if marks is None or not marks.are_kept(kept.marks, now):
+            return "wrong"
+        if (settle_s := self.graph.settle_s) and not marks.are_same(kept.marks, now):
+            if kept.coming is not None and began >= kept.coming[1] + settle_s:
+                (seen, _), kept.coming = kept.coming, None
+                if not await self._followed(app_id, target, kept, marks, seen):
+                    return "wrong"
+                kept.marks = seen
+            if not marks.are_same(kept.marks, now):
+                if marks.added(kept.marks, now) is None:
+                    return "wrong"
+                kept.coming = kept.coming or (now, self.clock.monotonic())
+                return "later"
+        return "right" if await self._followed(app_id, target, kept, marks, now) else "wrong"
+
+    async def _followed(self, app_id: str, target: SearchTarget, kept: _Kept, marks: TargetMarks, now: Marks) -> bool:
+        """Add what marks tell to an index, of which they keep the rest; return whether it is right for them then."""
         before = kept.marks
-        if not marks.are_kept(before, now):
-            return False
-        if not marks.are_same(before, now):
-            if not await self._extended(app_id, target, kept):
-                return False
-        elif before.get(marks.vectors) == now.get(marks.vectors):
-            return True
-        return await self._add_vectors(app_id, target, kept)
+        embedded = kept.index.vectors is not None and before.get(marks.vectors) != now.get(marks.vectors)
+        if marks.are_same(before, now):
+            return not (embedded and kept.without_vector) or await self._updated(app_id, target, kept, (), embedded)
+        added = marks.added(before, now)
+        if added is None:
+            added = await self._counted(app_id, target, kept.index)
+        return added is not None and await self._updated(app_id, target, kept, added, embedded)
 
     def _marks_tell_all(self) -> bool:
         """Tell whether no rule writes what only marks tell."""
@@ -284,11 +310,9 @@ class ScopeIndexes:
         table = await self.graph.read(app_id, text, params, timeout_s=timeout_s)
         return {str(id): str(value) for id, value in table.rows}
 
-    async def _extended(self, app_id: str, target: SearchTarget, kept: _Kept) -> bool:
-        """Add the memories that were added to a scope; return whether the index then has as many as the scope."""
-        index, dialect = kept.index, self.graph.dialect
-        if self.graph.settle_s or target.time is None:  # the mark may be seen before the memory
-            return False
+    async def _counted(self, app_id: str, target: SearchTarget, index: ScopeIndex) -> Sequence[str] | None:
+        """Return the keys of what is later than an index; None unless the scope then has as many nodes and terms."""
+        dialect = self.graph.dialect
 
         async def ask(asked: Statement) -> Table:
             return await self.graph.read(app_id, asked.text, asked.params, timeout_s=self.timing.build_query_s)
@@ -299,10 +323,39 @@ class ScopeIndexes:
                 ask(statements.size(dialect, target)),  # of 10,000 nodes half as long as with their characters
             )
             nodes = [node_of(row) for row in later.rows]
-            if len(nodes) > _MOST_ADDED or len(index.keys) + len(nodes) > _MOST_NODES:
+        except (QueryFailed, GraphUnavailable, Unfit):
+            return None
+        length = index.total_length + sum(node.length for node in nodes)
+        if not sizes.rows or (len(index.keys) + len(nodes), length) != tuple(sizes.rows[0]):
+            return None
+        return [node.key for node in nodes]
+
+    async def _updated(
+        self, app_id: str, target: SearchTarget, kept: _Kept, added: Sequence[str], embedded: bool
+    ) -> bool:
+        """Add nodes to an index, and the vectors that its nodes have got; return whether it is right then.
+
+        It is not if too many nodes wait for a vector, or one cannot be added behind the others. A vector that took the
+        place of another counts from the next build on.
+        """
+        index, missing = kept.index, kept.without_vector
+        if len(added) > _MOST_ADDED or len(missing) > _MOST_WITHOUT:
+            return False
+        model = self.model if embedded else None
+        nodes: list[IndexedNode] = []
+        vectors: list[tuple[str, Any]] = []
+        try:
+            for keys in batched(dict.fromkeys([*added, *(missing if embedded else ())]), _VECTORS):
+                asked = statements.nodes_of(self.graph.dialect, target, keys, model=model)
+                table = await self.graph.read(app_id, asked.text, asked.params, timeout_s=self.timing.build_query_s)
+                if embedded:
+                    vectors += ((row[0], row[-1]) for row in table.rows if row[-1] is not None)
+                nodes += (node_of(row[:-1] if embedded else row) for row in table.rows)
+            if len({node.key for node in nodes}) < len(nodes):
                 return False
-            length = index.total_length + sum(node.length for node in nodes)
-            if not sizes.rows or (len(index.keys) + len(nodes), length) != tuple(sizes.rows[0]):
+            there = [node for node in nodes if node.key in index.numbers]  # read by the build, or applied again
+            nodes = [node for node in nodes if node.key not in index.numbers]
+            if not all(map(index.holds_as_it_is, there)) or len(index.keys) + len(nodes) > _MOST_NODES:
                 return False
             if any(terms_in(node) > _STEP for node in nodes):  # searches would meet a part of it
                 return False
@@ -316,24 +369,11 @@ class ScopeIndexes:
             raise
         self.added += len(nodes)
         if index.vectors is not None:
-            kept.without_vector.update(dict.fromkeys(node.key for node in nodes))
-        return self._resized(app_id, target, kept)
-
-    async def _add_vectors(self, app_id: str, target: SearchTarget, kept: _Kept) -> bool:
-        """Add the vectors that nodes have got; return whether the index is right then.
-
-        It is not if too many nodes wait for one. A vector that took the place of another counts from the next build on.
-        """
-        index, missing = kept.index, kept.without_vector
-        if index.vectors is None or not missing:
-            return True
-        if len(missing) > _MOST_WITHOUT:
-            return False
-        try:
-            for keys in batched(list(missing), _VECTORS):
-                await self._read_vectors(app_id, target, index, keys, missing)
-        except (QueryFailed, GraphUnavailable, Unfit):
-            return False
+            missing.update(dict.fromkeys(node.key for node in nodes))
+            try:
+                self._add_vectors(index, vectors, missing)
+            except Unfit:
+                return False
         return self._resized(app_id, target, kept)
 
     async def _read_vectors(
@@ -341,11 +381,15 @@ class ScopeIndexes:
     ) -> None:
         """Add the vectors of nodes to an index; those that have one are missing no more."""
         assert self.model is not None
-        assert index.vectors is not None
         asked = statements.vectors(self.graph.dialect, target, keys, model=self.model)
-        rows = (await self.graph.read(app_id, asked.text, asked.params, timeout_s=self.timing.build_query_s)).rows
-        index.vectors.add(sorted((index.numbers[key], vector) for key, vector in rows if key in missing))
-        for key, _ in rows:
+        table = await self.graph.read(app_id, asked.text, asked.params, timeout_s=self.timing.build_query_s)
+        self._add_vectors(index, [(key, vector) for key, vector in table.rows], missing)
+
+    def _add_vectors(self, index: ScopeIndex, vectors: Sequence[tuple[str, Any]], missing: dict[str, None]) -> None:
+        """Add vectors to an index, of the nodes that miss one. Raises ``Unfit``."""
+        assert index.vectors is not None
+        index.vectors.add(sorted((index.numbers[key], vector) for key, vector in vectors if key in missing))
+        for key, _ in vectors:
             missing.pop(key, None)
 
     def purge(self) -> None:
@@ -457,11 +501,7 @@ class ScopeIndexes:
             found = await self._read_marks(app_id, [marks], self.timing.version_s)
             if not marks.are_kept(before, found):
                 raise _Outdated
-            if marks.are_same(before, found):
-                return now
-            if self.graph.settle_s:
-                raise _Outdated
-            return version  # what was added is added at the next search
+            return now if marks.are_same(before, found) else version  # what was added is added at the next search
 
         await check()
         index, without_vector = await self._read(app_id, target, check)

@@ -4,11 +4,15 @@ A mutation that changes what a search finds writes its mark in the same query: t
 nodes of one scope, else the one mark that it has in the app. So a mark that is unchanged says that nothing of the scope
 has changed, whatever else the app does. Each mutation has marks of its own, because rows of different mutations that
 write one node could not share queries. Rules write no marks: see ``MARKED``.
+
+The mark of what adds memories to a user, or to a thread of nobody, is the list of the last ones. So an index that holds
+some of them reads those that came later, however large the scope is. Each row of a query appends to what the row before
+it wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,6 +46,8 @@ BY_SCOPE: Final[Mapping[str, tuple[str, ...]]] = {
     "preference_times": ("user_id",),
 }
 """Mutation -> the scopes of its event that have a mark each."""
+ADDING: Final = frozenset({"add", "add_unowned"})
+"""Mutations whose first mark is a list of what was added; see ``TargetMarks.added``."""
 EMBED: Final = "embed"
 ERASING: Final = (
     "forget", "update", "erase", "erase_statements", "erase_summaries", "erase_facts", "erase_preferences",
@@ -62,6 +68,11 @@ _AT: Final = ("at", "also_at")
 _READ: Final = f"MATCH (c:{MARK}) WHERE c.id IN $ids RETURN c.id, coalesce({', '.join(f'c.{each}' for each in _AT)})"
 _KNOWN: Final = ("summarize", "facts", "validity", "preferences", "preference_times")
 
+_LENGTH: Final = 600
+"""Characters of a list: 16 ids. A graph server writes all of them to disk with each event."""
+_MORE: Final = "+"
+"""In a list: more was added than it names. Before the last id of an event with more than half of its room."""
+
 type Marks = Mapping[str, str]
 """The value of each mark that there is, by its id."""
 
@@ -69,19 +80,30 @@ type Marks = Mapping[str, str]
 def marking(mutation: str, text: str) -> str:
     """Return the query of a mutation that also writes its marks: the parameters are those of ``mark_params``."""
     count = len(BY_SCOPE.get(mutation, ())) or 1
-    marks = [
-        f"MERGE (mark{place}:{MARK} {{id: $mark{place}}}) SET mark{place}.{at} = $marked "
-        for place, at in zip(range(count), _AT, strict=False)
-    ]
-    return f"{''.join(marks)}WITH mark0 {text}"
+    marks = ""
+    for place in range(count):
+        at = f"mark{place}.{_AT[place]}"
+        lists = place == 0 and mutation in ADDING
+        value = f"right(coalesce({at}, '') + ' ' + $added, {_LENGTH})" if lists else "$marked"
+        marks += f"MERGE (mark{place}:{MARK} {{id: $mark{place}}}) SET {at} = {value} "
+    return f"{marks}WITH mark0 {text}"
 
 
-def mark_params(mutation: str, scopes: Mapping[str, Any], *event: str) -> dict[str, Any]:
-    """Return the marks of a mutation for an event with the scopes; ``event`` tells it from all others."""
+def mark_params(mutation: str, scopes: Mapping[str, Any], *event: str, added: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the marks of a mutation for an event with the scopes; ``event`` tells it from all others.
+
+    ``added``: the ids of the nodes that the event adds, for a mutation of ``ADDING``.
+    """
     names = BY_SCOPE.get(mutation, ())
     marks = [_of(mutation, name, value) if (value := scopes.get(name)) else _of(mutation, name) for name in names]
     params = {f"mark{at}": mark for at, mark in enumerate(marks or [_of(mutation)])}
-    return {**params, "marked": derived_id("mark", *event)}
+    if mutation in ADDING:
+        ids = list(added)
+        named = " ".join(ids)  # in half of the room, so that an event that is applied again changes the list
+        params["added"] = named if len(named) <= _LENGTH // 2 else f"{_MORE} {ids[-1]}"
+    if mutation not in ADDING or len(marks) > 1:
+        params["marked"] = derived_id("mark", *event)
+    return params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +129,17 @@ class TargetMarks:
     def are_kept(self, before: Marks, now: Marks) -> bool:
         """Tell whether nothing that a scope holds was changed or removed."""
         return before == now or all(before.get(each) == now.get(each) for each in self.always)
+
+    def added(self, before: Marks, now: Marks) -> Sequence[str] | None:
+        """Return the ids of the nodes that were added to a scope since then; None if its marks do not say it.
+
+        Each may be there before or not: an event may be applied again, or add nothing.
+        """
+        for some in self.by_scope:
+            found = [_since(before.get(each), now.get(each)) for each in some if before.get(each) != now.get(each)]
+            if found and None not in found:
+                return list(dict.fromkeys(id for ids in found for id in ids or ()))
+        return None
 
     def are_same(self, before: Marks, now: Marks) -> bool:
         """Tell whether nothing of the scope has changed but its vectors."""
@@ -146,6 +179,16 @@ def marks_of(target: SearchTarget) -> TargetMarks | None:
 def reading(ids: Collection[str]) -> tuple[str, dict[str, Any]]:
     """Return the query for marks and its parameters: rows of id and value."""
     return _READ, {"ids": list(dict.fromkeys(ids))}
+
+
+def _since(before: str | None, now: str | None) -> list[str] | None:
+    """Return what a list has behind an earlier form of it; None if it does not go on from there."""
+    last = (before or "").rpartition(" ")[2]
+    earlier, is_there, later = (now or "").partition(f"{last} ")
+    if not last or not is_there or not (before or "").endswith(earlier + last):
+        return None  # more was added than the list holds, it is of another graph, or an earlier version wrote it
+    ids = later.split(" ")
+    return None if _MORE in ids else ids
 
 
 def _of(mutation: str, name: str = "", value: str = "") -> str:

@@ -706,18 +706,23 @@ class _Search:
             if place is not None:
                 ended = self._ended.get((hit.of, hit.key))
                 until = row[place] if ended is None else ended.until
-                until = until or self._own_end(row, places)
+                until = until or self._own_end(targets[hit.of], hit, row, places)
                 if self._query.as_of is not None and isinstance(until, str) and until > self._now:
                     until = None  # what ended later had not ended then
                 row = (*row[:place], until, *row[place + 1 :])
             rows.append((hit, row))
         return rows
 
-    def _own_end(self, row: Sequence[Any], places: Mapping[str, int]) -> str | None:
+    def _own_end(self, target: SearchTarget, hit: Hit, row: Sequence[Any], places: Mapping[str, int]) -> str | None:
         """Return the end that a memory or a statement states itself, if it is over."""
         if row[places["kind"]] not in _SAID or not isinstance(text := row[places["text"]], str):
             return None
-        ends = stated_time(text, str(row[places["timestamp"]])).ends
+        index = self._indexed.get(id(target)) if target.turn and row[places["role"]] else None
+        number = index.numbers.get(hit.key) if index is not None else None
+        if index is not None and number is not None:  # it has read the text
+            ends = index.ends.get(number, "")
+        else:
+            ends = stated_time(text, str(row[places["timestamp"]])).ends
         return f"{ends}T23:59:59.999999Z" if ends and ends < self._today.isoformat() else None
 
     async def _read_rows(self, targets: Sequence[SearchTarget], hits: Sequence[Hit]) -> None:

@@ -149,14 +149,27 @@ def later(dialect: GraphDialect, target: SearchTarget, *, after: str, limit: int
     return Statement(f"{source} WITH n LIMIT $__gw_limit RETURN {key}, {shown}", params | values)
 
 
-def nodes_of(dialect: GraphDialect, target: SearchTarget, keys: Sequence[str]) -> Statement:
-    """Like ``nodes``, of the nodes of the scope with one of the keys, in any order."""
+def nodes_of(
+    dialect: GraphDialect, target: SearchTarget, keys: Sequence[str], *, model: str | None = None
+) -> Statement:
+    """Like ``nodes``, of the nodes of the scope with one of the keys, in any order.
+
+    With a model, the last column is the vector of the model that a node has, or null.
+    """
     assert target.key is not None
     key = dialect.quoted(target.key)
     source = f"UNWIND $__gw_keys AS __gw_key MATCH (n:{dialect.label(target)} {{{key}: __gw_key}})"
     source = _where(source, _conditions(dialect, target, "n"))
     shown = _indexed(dialect, target, _text_side(target))
-    return Statement(f"{source} RETURN n.{key}, {shown}", {"__gw_keys": list(keys), **_values(target)})
+    params = {"__gw_keys": list(keys), **_values(target)}
+    if model is not None:
+        side = _vector_side(target)
+        vector = f"n.{dialect.quoted(side.property)}"
+        if side.model:
+            vector = f"CASE WHEN n.{dialect.quoted(side.model)} = $__gw_model THEN {vector} ELSE null END"
+            params["__gw_model"] = model
+        shown += f", {vector} AS __gw_vector"
+    return Statement(f"{source} RETURN n.{key}, {shown}", params)
 
 
 def _indexed(dialect: GraphDialect, target: SearchTarget, text: TextSide) -> str:

@@ -51,7 +51,7 @@ from graphweft_workers.retrieval.records import (
     SUMMARY,
     VERSION,
 )
-from graphweft_workers.retrieval.scope_marks import BY_SCOPE, EMBED, ERASING, mark_params, marking
+from graphweft_workers.retrieval.scope_marks import ADDING, BY_SCOPE, EMBED, ERASING, mark_params, marking
 from graphweft_workers.retrieval.topics import predicates_of
 from graphweft_workers.text.terms import EventTerms, name_key, scope_term
 
@@ -454,11 +454,16 @@ class MemoryMutations:
             said = say(event, logged, self._dependents) if say else ()
             event_marks = (event.source, event.id, utc_text(logged.time))
             return [
-                (self._by_id[id], params | mark_params(id, event.data, *event_marks) if id in _MARKED else params)
+                (self._by_id[id], params | _marks(id, params, event, event_marks) if id in _MARKED else params)
                 for id, params in said
             ], None
         except InvalidEvent as error:
             return (), str(error)
+
+
+def _marks(id: str, params: _Params, event: Event, event_marks: Sequence[str]) -> _Params:
+    added = [message["id"] for message in params["messages"]] if id in ADDING else ()
+    return mark_params(id, event.data, *event_marks, added=added)
 
 
 def _without_nul(value: Any) -> Any:

@@ -471,28 +471,32 @@ class ScopeIndex:
             for number, held in counts.items()
         ]
 
-    def near(self, vector: Sequence[float], count: int) -> list[tuple[float, str]] | None:
-        """Return score and key of the ``count`` nearest nodes, ties by key; None if the server must find them.
+    def near(self, vector: Sequence[float], count: int, valid: Mask | None = None) -> list[tuple[float, str]] | None:
+        """Return score and key of the ``count`` nearest valid nodes, ties by key; None if the server must find them.
 
         A score is (1 + cosine) / 2, rounded to 5 decimals as the server's; the last of these may differ by one.
         """
-        if (found := self.nearest(vector, count)) is None:
+        if (found := self.nearest(vector, count, valid)) is None:
             return None
         near = sorted((-score, self.keys[number]) for number, score in found)
         return [(-score / GRID, key) for score, key in near]
 
-    def nearest(self, vector: Sequence[float], count: int) -> list[tuple[int, int]] | None:
+    def nearest(self, vector: Sequence[float], count: int, valid: Mask | None = None) -> list[tuple[int, int]] | None:
         """Return the nodes of ``near`` by their numbers in any order, with scores in units of 1 / ``GRID``."""
         if self.vectors is None or self.vectors.dimensions != len(vector):
             return None
         if not _LEAST_SIZE < math.hypot(*vector) < 1 / _LEAST_SIZE:  # the sums of its numbers may overflow
             return None
-        places, scores = self.vectors.near(vector, count)
-        numbers: list[int] = np.frombuffer(self.vectors.numbers, dtype=np.uint32)[places].tolist()
+        places, scores = self.vectors.near(vector, count if valid is None else count + int(np.sum(~valid)))
+        of_places = np.frombuffer(self.vectors.numbers, dtype=np.uint32)[places]
+        if valid is not None:
+            is_valid = valid[of_places]
+            of_places, scores = of_places[is_valid], scores[is_valid]
+        numbers: list[int] = of_places.tolist()
         of_numbers: list[int] = scores.tolist()
         found = list(zip(numbers, of_numbers, strict=True))
         if len(found) > count:
-            last = int(scores.min())
+            last = int(np.sort(scores)[-count])
             ties = sorted((each for each in found if each[1] == last), key=lambda each: self.keys[each[0]])
             found = [each for each in found if each[1] > last]
             found += ties[: count - len(found)]
@@ -506,7 +510,7 @@ class ScopeIndex:
         valid[[
             number
             for number, (begins, ends) in self._limited.items()
-            if not ((begins is None or begins <= at) and (ends is None or ends > (since or at)))
+            if not ((begins is None or begins <= at) and (ends is None or ends > (at if since is None else since)))
         ]] = False  # fmt: skip
         return valid
 

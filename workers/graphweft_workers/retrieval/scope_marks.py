@@ -44,7 +44,7 @@ BY_SCOPE: Final[Mapping[str, tuple[str, ...]]] = {
 """Mutation -> the scopes of its event that have a mark each."""
 EMBED: Final = "embed"
 ERASING: Final = (
-    "forget", "update", "erase", "erase_statements", "erase_summaries", "erase_facts", "erase_preferences",
+    "forget", "update", "end", "erase", "erase_statements", "erase_summaries", "erase_facts", "erase_preferences",
     "erase_preference_times", "erase_validity",
 )  # fmt: skip
 OF_EPISODES: Final[Mapping[str, str]] = {

@@ -341,7 +341,7 @@ _CHANGE_REQUIRED: Final[dict[str, Any]] = {
             ("tags", "array"),
             ("metadata", "object"),
             ("pinned", "boolean"),
-            ("expires_at", ["string", "number"]),
+            ("expires_at", "string"),
         )
     ]
 }

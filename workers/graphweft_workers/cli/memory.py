@@ -21,7 +21,7 @@ from graphweft import Client
 from graphweft.memory import SOURCE, add_event, erase_event
 from graphweft_contracts import Event, InvalidEvent, InvalidSettings, MemoryMessage, MemoryScope
 from graphweft_contracts.clock import SYSTEM_CLOCK
-from graphweft_contracts.memory import SCOPES, with_text
+from graphweft_contracts.memory import SCOPES, check_end, with_text
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.search import MOST_RESULTS, IndexType, MemoryFilters, Searched
 from graphweft_workers.cli.context import found_nothing, print_reply
@@ -451,6 +451,10 @@ def _message(raw: bytes | dict[str, Any]) -> MemoryMessage:
             for fault in error.errors(include_input=False, include_url=False, include_context=False)
         )
         raise InvalidEvent(what) from None
+    try:
+        check_end(message.expires_at, message.time or SYSTEM_CLOCK.now())
+    except ValueError as error:
+        raise InvalidEvent(str(error)) from None
     if not message.text.strip():
         raise InvalidEvent("text: expected some text, found only white space")
     if (size := len(to_json(message.text))) > _MAX_MESSAGE_BYTES:

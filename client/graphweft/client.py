@@ -356,7 +356,8 @@ class Client:
 
         Filters of a scope apply before ``top_k``: ``tags`` (all of them), ``metadata`` (all entries), ``ids``,
         ``since`` and ``until`` (when it was said; the second excluded), ``as_of`` (search as at that time),
-        ``min_score`` (0 to 1, of the default ranking) and ``any_of`` (further scopes beside ``memory``).
+        ``min_score`` (0 to 1, of the default ranking) and ``any_of`` (further scopes beside ``memory``). With
+        ``include_ended`` also what has ended is found.
 
         ``retrieval_query`` is Cypher that continues from ``node`` and ``score``, with ``params``. It returns at least
         ``text`` and ``score``, best first. It runs once for each kind, and the rows are merged by score.

@@ -46,7 +46,7 @@ from graphweft_contracts import (
 )
 from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.clock import SYSTEM_CLOCK
-from graphweft_contracts.memory import MEMORY_ROLES, SCOPES, derived_id, unknown_field
+from graphweft_contracts.memory import MEMORY_ROLES, SCOPES, check_end, derived_id, unknown_field
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.search import Fill, IndexType, MemoryFilters, Searched, WithoutEmbedder, query_text
 
@@ -64,7 +64,7 @@ logger = logging.getLogger("graphweft.memory")
 SOURCE: Final = "/graphweft/memory"
 """The default ``source`` of the events."""
 _FIELDS: Final = ("time", "message_id", "author_name")
-_LABELS: Final = ("tags", "metadata")
+_LABELS: Final = ("tags", "metadata", "expires_at")
 """Read from maps only: objects of runtimes have attributes of these names for other things."""
 _ACCEPTED: Final = frozenset({"role", "text", "content", *_FIELDS, *_LABELS})
 """The fields of a message that is a map."""
@@ -93,8 +93,8 @@ class ForgottenMemory(ValueError):
     """Of the memory that is to be changed, only a statement is left."""
 
 
-class _UnknownField(ValueError):
-    """A message has a field that memory does not keep."""
+class _Refused(ValueError):
+    """A message has a field that memory does not keep, or an end that is none: it would be remembered for too long."""
 
 
 class _Memories(Generic[_C]):
@@ -170,22 +170,32 @@ class _Memories(Generic[_C]):
             self._thread_id = thread_id
 
     def _remembered(
-        self, messages: Iterable[Any], time: datetime | None, tags: Sequence[str], metadata: Mapping[str, Any] | None
+        self,
+        messages: Iterable[Any],
+        time: datetime | None,
+        tags: Sequence[str],
+        metadata: Mapping[str, Any] | None,
+        expires_at: datetime | str | None,
     ) -> Event | None:
         """Return the event, or None if no message qualifies or the messages cannot be read."""
         scope = self.scope
-        labels = _labels(tags, metadata)
+        labels = _labels(tags, metadata, expires_at)
+        said = time or SYSTEM_CLOCK.now()
         if isinstance(messages, str | bytes | Mapping):
             raise ValueError("messages must be a list of messages, each with role and text")
         try:
             return add_event(
                 self._app_id,
                 scope,
-                [_labelled(found, labels) for message in messages if (found := self._message(message)) is not None],
+                [
+                    _labelled(found, labels, said)
+                    for message in messages
+                    if (found := self._message(message)) is not None
+                ],
                 source=self._source,
                 time=time,
             )
-        except _UnknownField:
+        except _Refused:
             raise
         except ValueError as error:  # without their texts; the turn continues
             logger.error("messages are not remembered: %s", error)
@@ -311,24 +321,28 @@ class MemoryClient(_Memories[Client]):
         time: datetime | None = None,
         tags: Sequence[str] = (),
         metadata: Mapping[str, Any] | None = None,
+        expires_at: datetime | str | None = None,
         wait_s: float = 1.0,
     ) -> str | None:
         """Publish the messages to remember as one event; return its position, or None while it waits for the bus.
 
         A message is a map or an object with ``role``, ``text`` or ``content`` (a text, or parts of which some have
-        text), and optionally ``message_id``, ``author_name``, ``time``, ``tags`` and ``metadata``. The call's ``time``,
-        by default now, ``tags`` and ``metadata`` apply to messages without their own. Messages with another role or
+        text), and optionally ``message_id``, ``author_name``, ``time``, ``tags``, ``metadata`` and ``expires_at``. The
+        call's ``time``, by default now, ``tags``, ``metadata`` and ``expires_at`` apply to messages without their own.
+        From ``expires_at`` on, which is after its time, a memory is found only by questions about the past, by its id,
+        and with ``include_ended``. Messages with another role or
         without text are skipped; if none is left, nothing is sent and the position is None. Parts without text are left
         out; a warning names each form once. If each message has a ``message_id``, remembering the same messages again
         has no effect within the next 10,000 events of the app, and recreates the same memories afterwards. Otherwise it
         creates new ones.
 
         Raises ``ValueError``, and sends nothing, if ``messages`` is not a list, if a map has a field that memory does
-        not keep (None counts as absent), or while the scope has no thread id. Other faults of a message are logged,
+        not keep (None counts as absent), if an ``expires_at`` is no time after that of its message, or while the scope
+        has no thread id. Other faults of a message are logged,
         without its text, and None is returned. Raises ``InvalidEvent`` or ``PartitionRefused`` if the event is refused
         for good, and ``BusUnavailable`` if it is not kept either.
         """
-        event = self._remembered(messages, time, tags, metadata)
+        event = self._remembered(messages, time, tags, metadata, expires_at)
         if event is None:
             return None
         with _changing(event):
@@ -405,6 +419,7 @@ class MemoryClient(_Memories[Client]):
         tags: Sequence[str] | None = None,
         metadata: Mapping[str, Any] | None = None,
         pinned: bool | None = None,
+        expires_at: datetime | str | None = None,
         time: datetime | None = None,
         wait_s: float = 1.0,
     ) -> str | None:
@@ -412,10 +427,11 @@ class MemoryClient(_Memories[Client]):
 
         A new ``text`` (or ``content``) holds from ``time`` on, by default now. A search ``as_of`` an earlier time finds
         what the memory said before. A ``pinned`` memory is in each block with the latest rows, and is never summarized
-        or forgotten by age or number. Raises ``ValueError`` if the scope has no such memory, or nothing changes, and
+        or forgotten by age or number. From ``expires_at`` on the memory has ended, see ``remember``; "never" takes its
+        end back. Raises ``ValueError`` if the scope has no such memory, or nothing changes, and
         the errors of ``get``.
         """
-        changes = _changes(text, content, tags=tags, metadata=metadata, pinned=pinned, time=time)
+        changes = _changes(text, content, tags=tags, metadata=metadata, pinned=pinned, expires_at=expires_at, time=time)
         event = self._updated(await self.get(memory_id), memory_id, changes)
         with _changing(event):
             return self._written(await self._client.emit_each([event], wait_s=wait_s), _CHANGED)
@@ -480,10 +496,11 @@ class SyncMemoryClient(_Memories[SyncClient]):
         time: datetime | None = None,
         tags: Sequence[str] = (),
         metadata: Mapping[str, Any] | None = None,
+        expires_at: datetime | str | None = None,
         wait_s: float = 1.0,
     ) -> str | None:
         """See ``MemoryClient.remember``."""
-        event = self._remembered(messages, time, tags, metadata)
+        event = self._remembered(messages, time, tags, metadata, expires_at)
         if event is None:
             return None
         with _changing(event):
@@ -520,11 +537,12 @@ class SyncMemoryClient(_Memories[SyncClient]):
         tags: Sequence[str] | None = None,
         metadata: Mapping[str, Any] | None = None,
         pinned: bool | None = None,
+        expires_at: datetime | str | None = None,
         time: datetime | None = None,
         wait_s: float = 1.0,
     ) -> str | None:
         """See ``MemoryClient.update``."""
-        changes = _changes(text, content, tags=tags, metadata=metadata, pinned=pinned, time=time)
+        changes = _changes(text, content, tags=tags, metadata=metadata, pinned=pinned, expires_at=expires_at, time=time)
         event = self._updated(self.get(memory_id), memory_id, changes)
         with _changing(event):
             return self._written(self._client.emit_each([event], wait_s=wait_s), _CHANGED)
@@ -590,7 +608,7 @@ def _forgetting(
         return "all", {**given, "ids": [memory_ids] if isinstance(memory_ids, str) else list(memory_ids)}
     if not given:
         raise ValueError("give memory_ids or a filter; `erase_user` erases all that is remembered of a user")
-    return "memories", given
+    return "memories", {**given, "include_ended": True}
 
 
 def _further(rows: _Rows, forgotten: Mapping[str, None]) -> list[str]:
@@ -598,9 +616,11 @@ def _further(rows: _Rows, forgotten: Mapping[str, None]) -> list[str]:
     return [row["id"] for row in rows if row["kind"] in _FORGETTABLE and row["id"] not in forgotten]
 
 
-def _labels(tags: Sequence[str], metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the tags and metadata of a call. Raises ``ValueError`` for invalid ones."""
-    given: dict[str, Any] = {"tags": tags or None, "metadata": metadata}
+def _labels(
+    tags: Sequence[str], metadata: Mapping[str, Any] | None, expires_at: datetime | str | None
+) -> dict[str, Any]:
+    """Return the tags, the metadata and the end of a call. Raises ``ValueError`` for invalid ones."""
+    given: dict[str, Any] = {"tags": tags or None, "metadata": metadata, "expires_at": expires_at}
     if isinstance(tags, str):
         raise ValueError("tags must be a list of texts, not one text")
     try:
@@ -610,10 +630,15 @@ def _labels(tags: Sequence[str], metadata: Mapping[str, Any] | None) -> dict[str
     return {name: getattr(checked, name) for name, value in given.items() if value is not None}
 
 
-def _labelled(message: MemoryMessage, labels: Mapping[str, Any]) -> MemoryMessage:
-    """Return a message with the labels that it lacks."""
+def _labelled(message: MemoryMessage, labels: Mapping[str, Any], said: datetime) -> MemoryMessage:
+    """Return a message with the labels that it lacks. Raises ``_Refused`` if it ends before it is said."""
     missing = {name: value for name, value in labels.items() if getattr(message, name) is None}
-    return message.model_copy(update=missing) if missing else message
+    labelled = message.model_copy(update=missing) if missing else message
+    try:
+        check_end(labelled.expires_at, labelled.time or said)
+    except ValueError as error:
+        raise _Refused(f"messages: {error}") from None
+    return labelled
 
 
 def _changing(event: Event) -> AbstractContextManager[object]:
@@ -704,6 +729,8 @@ def _checked(message: Any, role: str, text: str) -> MemoryMessage | None:
         return MemoryMessage.model_validate(fields)
     except ValidationError as error:
         bad = {fault["loc"][0] for fault in error.errors(include_input=False) if fault["loc"]}
+        if fields.get("expires_at") is not None and ("expires_at" in bad or not bad):
+            raise _Refused(f"messages: {faults(error)}") from None
         if bad & required.keys():
             logger.error("a message is not remembered: %s", faults(error))
             return None
@@ -717,7 +744,7 @@ def _refuse_unknown(message: Any) -> None:
         fields: Mapping[Any, Any] = message  # pyright: ignore[reportUnknownVariableType]
         for name, value in fields.items():
             if name not in _ACCEPTED and value is not None:
-                raise _UnknownField(f"messages: {unknown_field(name, also=('content',))}")
+                raise _Refused(f"messages: {unknown_field(name, also=('content',))}")
 
 
 def _of(message: Any, name: str) -> Any:

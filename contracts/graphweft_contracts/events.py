@@ -81,6 +81,9 @@ class Payload(BaseModel):
         """
         return data
 
+    def check_at(self, time: datetime) -> None:
+        """Raise ``ValueError`` for what does not fit to the time of the event."""
+
 
 # ``SkipValidation``: the field was sent before it was declared, with whatever value, and such events stay valid.
 
@@ -308,7 +311,7 @@ class Event(BaseModel):
                 msg = f"the extension attribute {name!r} must be a string, an integer or a boolean; put it into data"
                 raise ValueError(msg)
         payload = payload_of(self.type)
-        payload.model_validate(self.data)
+        payload.model_validate(self.data).check_at(self.time)
         if payload.chat_pattern is not None and not re.fullmatch(payload.chat_pattern, self.chatid):
             msg = "invalid chatid: events of memory allow no control characters, and no blank at either end"
             raise ValueError(msg)

@@ -10,6 +10,7 @@ import json
 import re
 import struct
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Annotated, Any, ClassVar, Final, Literal, cast
 from uuid import NAMESPACE_URL, uuid5
 
@@ -31,7 +32,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import Self, override
 
 from graphweft_contracts.events import Name, Payload, register_payloads
-from graphweft_contracts.moments import Moment, Time
+from graphweft_contracts.moments import EXPECTED, Moment, Time
 
 MemoryRole = Literal["user", "assistant", "system"]
 MEMORY_ROLES: Final[tuple[MemoryRole, ...]] = ("user", "assistant", "system")
@@ -51,6 +52,7 @@ _OTHER_NAMES: Final = {
     **dict.fromkeys(("content", "message", "body"), "text"),
     **dict.fromkeys(("name", "author", "speaker"), "author_name"),
     **dict.fromkeys(("timestamp", "created_at", "date"), "time"),
+    **dict.fromkeys(("expiration_date", "expires", "valid_until"), "expires_at"),
     "id": "message_id",
 }
 """Names of fields of messages elsewhere, and ours."""
@@ -124,6 +126,24 @@ class MemoryScope(BaseModel):
         return {name: value for name in SCOPES if (value := getattr(self, name)) is not None}
 
 
+def _end(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Check the end of an update with one error, and not one for each type that it is not."""
+    try:
+        return check(value)
+    except ValidationError:
+        raise PydanticCustomError("end", f"{EXPECTED}; or 'never'") from None  # pyright: ignore[reportArgumentType]
+
+
+def check_end(ends: datetime | Literal["never"] | None, said: datetime | None) -> None:
+    """Raise ``ValueError`` for an end that is not after the time at which a memory says it; None: that is not known."""
+    if isinstance(ends, datetime) and said is not None and ends <= said:
+        msg = (
+            "expires_at is not after the time at which this is said: give a later end, or, of what was said long ago, "
+            "its time, too"
+        )
+        raise ValueError(msg)
+
+
 class _Payload(Payload):
     """A payload whose chat becomes a property of memories, by which they are found."""
 
@@ -166,6 +186,15 @@ class MemoryMessage(BaseModel):
     metadata: Metadata | None = Field(
         default=None, description="Names and values by which it is filtered: texts, numbers, true and false."
     )
+    expires_at: Time | None = Field(
+        default=None,
+        description="Its end, after its time: from then on only searches about the past and `include_ended` find it.",
+    )
+
+    @model_validator(mode="after")
+    def _ends_later(self) -> Self:
+        check_end(self.expires_at, self.time)
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -206,6 +235,15 @@ class MemoryAdd(ScopedPayload):
         description="What another store kept with an imported memory. Rules read it; memory stores the metadata of "
         "messages only.",
     )
+
+    @override
+    def check_at(self, time: datetime) -> None:
+        """See ``Payload.check_at``: what has no time of its own has that of the event."""
+        for number, message in enumerate(self.messages):
+            try:
+                check_end(message.expires_at, message.time or time)
+            except ValueError as error:
+                raise ValueError(f"messages.{number}: {error}") from None
 
     @classmethod
     @override
@@ -298,7 +336,13 @@ class MemorySummarized(ScopedPayload):
 _CHANGE_REQUIRED: Final[dict[str, Any]] = {
     "anyOf": [
         {"required": [name], "properties": {name: {"type": kind}}}
-        for name, kind in (("text", "string"), ("tags", "array"), ("metadata", "object"), ("pinned", "boolean"))
+        for name, kind in (
+            ("text", "string"),
+            ("tags", "array"),
+            ("metadata", "object"),
+            ("pinned", "boolean"),
+            ("expires_at", "string"),
+        )
     ]
 }
 """That an update changes something, for readers of the JSON Schema."""
@@ -323,13 +367,22 @@ class MemoryUpdate(_Payload):
     pinned: Annotated[bool, Strict()] | None = Field(
         default=None, description="Whether it is always shown, never summarized, and never forgotten by age or number."
     )
+    expires_at: Annotated[Time | Literal["never"], WrapValidator(_end)] | None = Field(
+        default=None, description="Its end from now on, after the time of the update; `never`: it has none."
+    )
 
     @model_validator(mode="after")
     def _changes(self) -> Self:
-        if all(each is None for each in (self.text, self.tags, self.metadata, self.pinned)):
-            msg = "it changes nothing: give text, tags, metadata or pinned"
+        if all(each is None for each in (self.text, self.tags, self.metadata, self.pinned, self.expires_at)):
+            msg = "it changes nothing: give text, tags, metadata, pinned or expires_at"
             raise ValueError(msg)
+        check_end(self.expires_at, self.time)
         return self
+
+    @override
+    def check_at(self, time: datetime) -> None:
+        """See ``Payload.check_at``: without a time of its own, it says so from the event on."""
+        check_end(self.expires_at, self.time or time)
 
     @classmethod
     @override

@@ -43,6 +43,7 @@ _WITHIN: Final = {"memory": {"type": "object"}, "index_name": _NULL, "fulltext_i
 _UNFILTERED: Final[dict[str, Any]] = {
     "any_of": {"maxItems": 0},
     **dict.fromkeys(("ids", "tags", "metadata", "since", "until", "as_of"), _NULL),
+    "include_ended": {"const": False},
 }
 _INDEX: Final = {"memory": _NULL, "of": _EMBEDDED, "without_embedder": _NULL, "fill": _NULL, **_UNFILTERED}
 _PROFILE: Final[dict[str, Any]] = {
@@ -106,6 +107,7 @@ class MemoryFilters(TypedDict, total=False):
     as_of: datetime | str | None
     min_score: float | None
     any_of: Sequence[MemoryScope]
+    include_ended: bool
 
 
 class SearchQuery(BaseModel):
@@ -199,6 +201,11 @@ class SearchQuery(BaseModel):
     any_of: Annotated[tuple[MemoryScope, ...], Field(max_length=MOST_SCOPES), AS_TUPLE] = Field(
         default=(),
         description="Further scopes beside `memory`, such as that of a team: a record of any of them is found.",
+    )
+    include_ended: bool = Field(
+        default=False,
+        description="Within a scope: also what has ended, memories by their `expires_at` and facts by later ones, each "
+        "with its end in `invalid_at`. Searches by `ids` find it without.",
     )
     shown: SkipJsonSchema[tuple[str, ...]] = Field(
         default=(),

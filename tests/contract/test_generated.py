@@ -264,6 +264,9 @@ GOOD_MEMORIES: list[tuple[str, dict[str, Any]]] = [
     ("memory.update", {"memory_id": "m", "tags": []}),
     ("memory.update", {"memory_id": "m", "metadata": {}, "text": None}),
     ("memory.update", {"memory_id": "m", "pinned": False, "time": "2026-01-01T00:00:00Z"}),
+    ("memory.add", {"messages": [SAID | {"expires_at": "2999-01-01T00:00:00Z"}], **USER}),
+    ("memory.update", {"memory_id": "m", "expires_at": "never"}),
+    ("memory.update", {"memory_id": "m", "expires_at": "2999-01-01T00:00:00Z"}),
     ("memory.forget", {"memory_ids": ["a"] * 1_000}),
     ("memory.erase", {"user_id": "u1", "before": "2026-01-01T00:00:00Z"}),
 ]
@@ -291,6 +294,8 @@ BAD_MEMORIES: list[tuple[str, dict[str, Any]]] = [
     ("memory.update", {"memory_id": "m", "text": ""}),
     ("memory.update", {"memory_id": "m", "text": None, "pinned": None}),
     ("memory.update", {"text": "x"}),
+    ("memory.add", {"messages": [SAID | {"expires_at": ["2999-01-01"]}], **USER}),
+    ("memory.update", {"memory_id": "m", "expires_at": False}),
     ("memory.embedded", {"memory_id": "m", "model": "m", "embedding": []}),
     ("memory.embedded", {"memory_id": "m", "model": "m", "embedding": [0, 0.0, -0.0]}),
     ("memory.embedded", {"memory_id": "m", "model": "m", "embedding": [1e-46]}),

@@ -340,6 +340,21 @@ def test_a_memory_is_changed_and_found_by_its_labels(up: Up) -> None:
     shown = up.ok("memory", "search", *scope, "--as-of", row["time"], "live")
     assert "- user: I live in Oslo.\n" in shown  # it had not ended then
     assert up.json("memory", "list", *scope, "--since", "2200-01-01") == []
+    end = ("--expires-at", "2999-01-01")
+    up.ok("memory", "add", "--app", "change", "--user", "bob", *end, "--wait", "I am in Rome.")
+    [trip] = up.json("memory", "list", "--app", "change", "--user", "bob")
+    assert trip["expires_at"] == "2999-01-01T00:00:00.000000Z"
+    assert "2999-01-01" in up.ok("memory", "list", "--app", "change", "--user", "bob")
+    assert "2999-01-01" in up.ok("memory", "get", "--app", "change", trip["id"])
+    change_end = ("memory", "update", "--app", "change", trip["id"], "--expires-at")
+    up.ok(*change_end, "never", "--wait")
+    assert up.json("memory", "get", "--app", "change", trip["id"])["memory"]["expires_at"] is None
+    for wrong in (
+        (*change_end, "2020-01-01"),
+        ("memory", "add", "--app", "a", "--user", "b", "x", *end[:1], "2020-01-01"),
+    ):
+        done = up.run(*wrong)
+        assert (done.returncode, "expires_at is not after the time" in done.stderr) == (2, True), done.stderr
     done = up.run("memory", "list", *scope, "--since", "soon")
     assert (done.returncode, "invalid --since 'soon'" in done.stderr) == (2, True)
     for wrong in ((), (row["id"], "--tag", "home")):

@@ -253,8 +253,10 @@ async def test_the_tools_say_what_they_are(stack: Stack, app_id: str) -> None:
     searched = {"query", "of", "top_k", "thread_id", "max_tokens", "as_of", *filters}
     assert inputs["memory_search"]["properties"].keys() == searched
     assert inputs["memory_list"]["properties"].keys() == {"limit", *filters}
-    assert inputs["memory_add"]["properties"].keys() == {"text", "role", "message_id", "tags"}
-    assert inputs["memory_update"]["properties"].keys() == {"id", "text", "tags", "pinned"}
+    assert inputs["memory_add"]["properties"].keys() == {
+        "text", "role", "message_id", "tags", "expires_at",
+    }  # fmt: skip
+    assert inputs["memory_update"]["properties"].keys() == {"id", "text", "tags", "pinned", "expires_at"}
     assert inputs["get_context"]["properties"]["agent"]["enum"] == ["Concierge", "Cook"]
     assert all(schema["additionalProperties"] is False for schema in inputs.values())
     assert all(tool.output_schema for tool in tools.values())
@@ -274,6 +276,15 @@ async def test_memories_are_listed_changed_and_forgotten_within_the_scope(stack:
         ):
             refused = await bob.call_tool(tool, more if "ids" in more else {"id": row["id"], **more})
             assert refused.is_error, tool
+        for tool, more in (("memory_add", {"text": "x"}), ("memory_update", {"id": row["id"]})):
+            late = await ada.call_tool(tool, {**more, "expires_at": "2020-01-01"})
+            assert late.is_error
+            assert "expires_at is not after the time" in late.content[0].text
+        await call(ada, "memory_add", text="Ada is in Rome.", tags=["trip"], expires_at="2999-01-01")
+        [trip] = (await call(ada, "memory_list", tags=["trip"]))["memories"]
+        assert trip["expires_at"] == "2999-01-01T00:00:00.000000Z"
+        await call(ada, "memory_update", id=trip["id"], expires_at="never")
+        assert "expires_at" not in (await call(ada, "memory_get", id=trip["id"]))["memory"]
         before = datetime.now(UTC).isoformat()
         assert (await call(ada, "memory_update", id=row["id"], text="Ada lives in Bergen."))["status"] == "updated"
         assert (await call(ada, "memory_get", id=row["id"]))["memory"]["text"] == "Ada lives in Bergen."

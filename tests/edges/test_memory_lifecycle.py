@@ -1,10 +1,10 @@
-"""Facts of users over their life, through the gateway: written, corrected, moved, deleted, and asked for.
+"""Facts of users over their life, through the gateway: written, corrected, moved, deleted, ended, and asked for.
 
 After each step an agent's text has exactly the values that are true for the user who is asked about. The situations
-are those of memorycheck, a release gate for memories of agents, without its two on facts that end by themselves after
-a time: a memory whose text says its end is shown as ended, and not hidden, which ``benchmarks/expiry.py`` measures. Its
-four endpoints map as follows: a tenant is an app with a token; a fact is a message of its own; to correct or delete it,
-its memory is forgotten; an answer is the text that an agent gets.
+are the 15 of memorycheck, a release gate for memories of agents. Its endpoints map as follows: a tenant is an app with
+a token; a fact is a message of its own, with ``expires_at`` if it ends by itself; to correct or delete it, its memory
+is forgotten; an answer is the text that an agent gets. A step of time is a day, and the last day is now: what is asked
+before is asked as of its day, and the rules, which ask for now, are asked on the last.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import hashlib
 import json
 import subprocess
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import uuid4
 
@@ -92,6 +93,15 @@ SITUATIONS: dict[str, list[Step]] = {
         ("write", KIM, "audit log", "ember-174"), ("move", KIM, UMA, "audit log"),
         ("ask", KIM, "Which audit log is kept?", []), ("ask", UMA, "Which audit log is kept?", ["audit log"]),
     ],
+    "ended": [
+        ("write", KIM, "parking code", "walrus-185", 2), ("ask", KIM, "Is there a parking code?", ["parking code"]),
+        ("pass", 3), ("ask", KIM, "Is there a parking code?", []),
+    ],
+    "ended beside another": [
+        ("write", KIM, "guest pass", "saffron-196", 2), ("write", KIM, "team lead", "basalt-207"),
+        ("ask", KIM, "Is there a guest pass, and who is the team lead?", ["guest pass", "team lead"]),
+        ("pass", 3), ("ask", KIM, "Is the guest pass still good, and who is the team lead?", ["team lead"]),
+    ],
 }  # fmt: skip
 
 
@@ -100,18 +110,38 @@ class Facts:
 
     def __init__(self, gateway: httpx.AsyncClient) -> None:
         self._gateway = gateway
+        self._days = 0
+        """How many days are to pass."""
+        self._ends: dict[tuple[Who, str], int] = {}
+        """How many days are left when a fact ends."""
         self._run = uuid4().hex[:8]
         self._true: dict[Who, dict[str, tuple[str, str]]] = {}
         """By user and name of a fact: its value, and the id of its memory."""
         self._ever: set[str] = set()
         self._last: dict[str, str] = {}
 
-    async def write(self, who: Who, key: str, value: str) -> None:
-        """Write a fact, in place of an earlier value."""
+    async def play(self, steps: list[Step]) -> None:
+        """Do the steps."""
+        self._days = sum(step[1] for step in steps if step[0] == "pass")
+        for step, *arguments in steps:
+            await getattr(self, "let_pass" if step == "pass" else step)(*arguments)
+
+    async def let_pass(self, days: int) -> None:
+        """Let days pass. What ends by itself is not true any more, and nobody says so."""
+        self._days -= days
+        for (who, key), left in self._ends.items():
+            if self._days <= left:
+                self._true[who].pop(key)
+
+    async def write(self, who: Who, key: str, value: str, days: int | None = None) -> None:
+        """Write a fact, in place of an earlier value; it is true for some days."""
         if key in self._true.get(who, {}):
             await self.delete(who, key)
         id = uuid4().hex
-        message = {"role": "user", "text": f"The {key} is {value}.", "message_id": key}
+        message = {"role": "user", "text": f"The {key} is {value}.", "message_id": key, "time": self._day()}
+        if days is not None:
+            self._ends[who, key] = self._days - days
+            message["expires_at"] = self._day(days)
         await self._emit(who, "memory.add", {"user_id": self._user(who), "messages": [message]}, id)
         self._true.setdefault(who, {})[key] = (value, memory_id(SOURCE, id, 0))
         self._ever.add(value)
@@ -130,9 +160,11 @@ class Facts:
         known = self._true.get(who, {})
         user = self._user(who)
         search = {"text": question, "memory": {"user_id": user}, "fill": "latest"}
+        if self._days:
+            search["as_of"] = self._day()
         asked = {"agent": "helper", "workflow": "default", "chat_id": "new", "user_id": user}
         by_rules = asked | {"context": {"messages": [{"role": "user", "text": question}]}}
-        for body in (asked | {"search": search}, by_rules):
+        for body in (asked | {"search": search}, *([] if self._days else [by_rules])):
             text = (await self._question(who, body))["text"]
             shown = {value for value in self._ever if value in text}
             assert {known[key][0] for key in keys} <= shown <= {value for value, _ in known.values()}, text
@@ -159,6 +191,10 @@ class Facts:
         answer = await self._gateway.post("/v1/events", content=json.dumps(event), headers=headers)
         assert answer.status_code == 202, answer.text
         [self._last[who[0]]] = answer.json()["positions"]
+
+    def _day(self, days: int = 0) -> str:
+        """Return the time of this day, or of one that is so many days later."""
+        return (datetime.now(UTC) - timedelta(days=self._days - days)).isoformat()
 
     def _user(self, who: Who) -> str:
         """Return the id of the user in this test; in another tenant the same id is another user."""
@@ -204,5 +240,4 @@ async def facts(gateway: str) -> AsyncIterator[Facts]:
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 async def test_an_agent_reads_what_is_true_now_and_nothing_else(facts: Facts, situation: str) -> None:
-    for step, *arguments in SITUATIONS[situation]:
-        await getattr(facts, step)(*arguments)
+    await facts.play(SITUATIONS[situation])

@@ -247,6 +247,7 @@ class Producer:
             **self._perhaps("time", self._time),
             **self._perhaps("message_id", lambda: self._often("m1", 0.7), 0.2),
             **self._perhaps("author_name", lambda: self._often("Ann", 0.7), 0.2),
+            **self._perhaps("expires_at", self._time, 0.2),
             **self._labels(),
         }
 
@@ -257,6 +258,9 @@ class Producer:
             **self._perhaps("time", self._time),
             **self._labels(),
             **self._perhaps("pinned", lambda: self._often(True)),
+            **self._perhaps(
+                "expires_at", lambda: self._often("never", 0.3) if self._often(True) else self._time(), 0.3
+            ),
         }
 
     def _labels(self) -> dict[str, Any]:

@@ -450,6 +450,28 @@ async def test_pinned_memories_are_not_forgotten_by_age_or_number(
         assert await rows(graph, "MATCH (m:Memory) RETURN m.text") == [("text 0",)]
 
 
+async def test_what_ends_by_itself_is_never_in_a_summary_and_goes_by_age(
+    url: str, bus: Bus, job_bus: Bus, graph: FalkorDBStore, transport: Transport
+) -> None:
+    said = [add(number, f"text {number}", chat="c6", user_id="u") for number in range(12)]
+    for number in (0, 1):  # the first has ended, the other not
+        ends = {"expires_at": (said[number].time + timedelta(days=number or 0.01) * 9999).isoformat()}
+        messages = [each | ends for each in said[number].data["messages"]]
+        said[number] = said[number].model_copy(update={"data": said[number].data | {"messages": messages}})
+    job = a_job(url, graph, ExtractiveSummariser(), after=8, keep=2)
+    async with working(mutations(bus, graph), worker_of(job, job_bus, transport)):
+        await put(transport, said)
+        await applied(bus, job_bus)
+        left = await rows(graph, "MATCH (m:Memory) WHERE m.summary_id IS NULL RETURN m.text ORDER BY m.timestamp")
+        assert left == [(f"text {number}",) for number in (0, 1, 8, 9, 10, 11)]
+        retention = Retention(graph, keep_days=1)
+        retention.note([APP])
+        await put(transport, [event async for some in retention.due(T0 + timedelta(days=99)) for event in some])
+        await applied(bus)
+        assert await rows(graph, "MATCH (m:Memory) RETURN m.text") == []
+    await job.aclose()
+
+
 async def test_ticks_see_to_all_apps_that_have_a_graph(
     url: str, bus: Bus, job_bus: Bus, graph: FalkorDBStore, transport: Transport
 ) -> None:

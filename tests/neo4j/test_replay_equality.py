@@ -10,9 +10,10 @@ import contextlib
 import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import batched, islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.chaos.serial import Neo4jReference
@@ -21,6 +22,7 @@ from tests.kafka.test_archive import Archived
 from tests.services.neo4j import Neo4jServer
 
 from graphweft_contracts import Event
+from graphweft_contracts.memory import memory_id
 from graphweft_workers.archive.archive_bus import archive_bus
 from graphweft_workers.imports.files import read_runs
 from graphweft_workers.imports.openai_chat import ChatImportOptions, events_of_runs
@@ -72,6 +74,7 @@ async def lived(app: Archived) -> int:
                 await app.emit(name, range(20 * number, 20 * number + 20))
                 await app.emit(name, range(20 * number, 20 * number + 4))
                 await app.remember(name, [f"likes tea {number}", f"lives in Rome {number}"])
+                await app._append(ending(name, number))
                 await app._append(erased(name, number))
         await app.applied()
         await retried(app)
@@ -95,6 +98,25 @@ def erased(name: str, number: int) -> Iterator[Event]:
             "memory.erase", app_id=name, chat_id=f"h{at}", id=f"erase-{number}-{at}", source="/test", time=wrong,
             data=erase,
         )  # fmt: skip
+
+
+def ending(name: str, number: int) -> Iterator[Event]:
+    """Yield memories that end, and updates that change their ends, revive them and take their ends back."""
+    at = datetime(2026, 2, 1, tzinfo=UTC)
+
+    def event(type: str, id: str, days: int, data: dict[str, Any]) -> Event:
+        time = at + timedelta(days=days)
+        return Event.create(type, app_id=name, chat_id=f"h{number % 4}", id=id, source="/end", time=time, data=data)
+
+    for place, text in enumerate(("I live in Rome", "I live in Oslo", "the code is 4471")):
+        id = f"end-{number}-{place}"
+        end = {"expires_at": (at + timedelta(days=5)).isoformat()} if place else {}
+        message = {"role": "user", "text": text, **end}
+        yield event("memory.add", id, 0, {"user_id": f"e{number}", "messages": [message]})
+        memory = memory_id("/end", id, 0)
+        for days, ends in ((3, at + timedelta(days=7)), (9, at + timedelta(days=20)), (30, None)):
+            changed = {"memory_id": memory, "expires_at": "never" if ends is None else ends.isoformat()}
+            yield event("memory.update", f"{id}-{days}", days, changed | ({"text": "new"} if place == days else {}))
 
 
 async def retried(app: Archived) -> None:

@@ -18,7 +18,7 @@ from tests.services.waiting import turns
 from graphweft_contracts import Event, channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
 from graphweft_contracts.memory import memory_id
-from graphweft_contracts.search import SearchQuery
+from graphweft_contracts.search import IndexType, SearchQuery
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.embedding.hashing import HashingEmbedder
@@ -79,12 +79,17 @@ class Writer:
         self._at[app] = (await self._store.progress(app, 0)).checkpoint
         self._locks[app] = asyncio.Lock()
 
-    async def say(self, app: str, user: str, text: str) -> None:
+    async def say(self, app: str, user: str, text: str, **more: Any) -> None:
         """Add a memory without a vector."""
         id = f"e{(number := self._next())}"
         self.said[text] = memory_id("/test", id, 0)
-        messages = {"messages": [{"role": "user", "text": text}]}
+        messages = {"messages": [{"role": "user", "text": text, **more}]}
         await self._write(app, number, "memory.add", id, messages | {"user_id": user})
+
+    async def end(self, app: str, text: str, at: datetime) -> None:
+        """Give a memory another end."""
+        data = {"memory_id": self.said[text], "expires_at": at.isoformat()}
+        await self._write(app, number := self._next(), "memory.update", f"u{number}", data)
 
     async def embed(self, app: str, text: str) -> None:
         number = self._next()
@@ -274,6 +279,37 @@ async def test_a_fact_that_ends_is_not_found_by_an_index_from_before(url: str, f
         both.clock.time = T0 + timedelta(days=day)
         assert [row[0] for row in (await both.ask("shop", **asked)).rows] == [home]
     assert both.indexes.builds == 2  # of both targets of facts, once
+
+
+@pytest.mark.parametrize("kind", ["vector", "hybrid", "fulltext"])
+async def test_a_memory_that_ends_is_found_alike_while_time_passes(
+    url: str, falkordb: GraphStore, kind: IndexType
+) -> None:
+    """A third of many memories ends, one each day; some get their end, or another one, by an update."""
+    writer = Writer(falkordb)
+    await writer.begin("shop")
+    texts = [f"dog number{n} {WORDS[n % len(WORDS)]}" for n in range(120)]
+    ends = {text: T0 + timedelta(days=n) for n, text in enumerate(texts[::3])}
+    for text in texts:
+        await writer.say("shop", "u", text, expires_at=ends[text].isoformat() if text in ends else None)
+        await writer.embed("shop", text)
+    both = Both(falkordb)
+    asked: dict[str, Any] = {"memory": {"user_id": "u"}, "index_type": kind, "of": "memories", "top_k": 100}
+    for day in (-1, 0, 3, 20, 50):
+        both.clock.time = T0 + timedelta(days=day)
+        table = await both.ask("shop", text="dog number33", **asked)
+        there = {row[0] for row in table.rows}
+        over = {text for text, end in ends.items() if end <= both.clock.time}
+        assert not there & over
+        assert len(there) == min(100, len(texts) - len(over)) or kind == "fulltext"  # has few candidates
+    assert both.indexes.builds == 1, "it tells what has ended by the time of the question"
+    await writer.end("shop", texts[1], T0 + timedelta(days=60))
+    await writer.say("shop", "u", "dog of today", expires_at=(T0 + timedelta(days=70)).isoformat())
+    await writer.embed("shop", "dog of today")
+    for day, wanted in ((55, {texts[1], "dog of today"}), (65, {"dog of today"}), (75, set[str]())):
+        both.clock.time = T0 + timedelta(days=day)
+        there = {row[0] for row in (await both.ask("shop", text="dog number1 today", **asked)).rows}
+        assert there & {texts[1], "dog of today"} == wanted
 
 
 async def test_no_index_is_used_for_another_version_of_the_graph(url: str, falkordb: GraphStore) -> None:

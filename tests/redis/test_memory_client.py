@@ -393,7 +393,8 @@ async def test_only_a_bad_field_of_a_message_goes(
 
 
 async def test_a_field_of_a_message_that_would_be_lost_is_refused_and_named(client: Client, bus_seen: Bus) -> None:
-    kept = "unknown field '{}': a message has role, text, time, message_id, author_name, tags, metadata, content"
+    kept = "unknown field '{}': a message has role, text, time, message_id, author_name, tags, metadata, "
+    kept += "expires_at, content"
     for user, field in (("u1", "mood"), ("u2", "name")):
         memories = MemoryClient(client, user_id=user)
         with pytest.raises(ValueError, match=kept.format(field)) as refused:
@@ -607,6 +608,27 @@ async def test_what_is_remembered_is_recalled_within_its_scope_only(url: str) ->
             refused = await ann.recall("tea", index_type=index_type)
             assert (refused.reason, refused.results) == ("invalid_request", [])
             assert f"embedder is required when index_type='{index_type}'" in refused.detail
+
+
+async def test_a_memory_ends_when_its_writer_says(url: str) -> None:
+    async with deployed(url), Client(url, app_id=APP, budget_ms=BUDGET_MS) as client:
+        ann, past = MemoryClient(client, user_id="ann"), datetime(2026, 2, 1, 10, tzinfo=UTC)
+        code, end = said("The gym code is 4471", time=past.isoformat()), past + timedelta(days=5)
+        await ann.remember([code, said("The gym is closed", expires_at="2999-01-01")], tags=["gym"], expires_at=end)
+        [row] = await ann.list(budget_ms=BUDGET_MS)
+        assert (row["text"], row["expires_at"]) == ("The gym is closed", "2999-01-01T00:00:00.000000Z")
+        assert texts(await ann.recall("Which code has the gym?", fill="latest")) == ["The gym is closed"]
+        assert texts(await ann.recall("Which code?", as_of=past + timedelta(days=1))) == ["The gym code is 4471"]
+        [ended] = [row for row in await ann.list(include_ended=True, budget_ms=BUDGET_MS) if row["invalid_at"]]
+        found = await ann.get(ended["id"])
+        assert found is not None
+        assert ended.items() <= found.items()
+        await ann.update(ended["id"], expires_at="never", wait_s=CONFIRMED_S)
+        assert texts(await ann.recall("Which code?")) == ["The gym code is 4471"]
+        await ann.update(ended["id"], expires_at=datetime(2999, 1, 1, tzinfo=UTC), wait_s=CONFIRMED_S)
+        await ann.update(row["id"], time=past, expires_at=end, wait_s=CONFIRMED_S)
+        assert [row["text"] for row in await ann.list(budget_ms=BUDGET_MS)] == ["The gym code is 4471"]
+        assert {*await ann.forget(tags=["gym"], wait_s=CONFIRMED_S)} == {row["id"], ended["id"]}
 
 
 @pytest.mark.parametrize("many", [False, True])

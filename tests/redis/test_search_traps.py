@@ -67,7 +67,7 @@ def test_a_scope_holds_for_all_words_of_a_question(ask: Ask) -> None:
     mine, other = scope_term("user_id", "a-b"), scope_term("user_id", "a")
     ask("CREATE (:Memory {id: 'mine', terms: 'x y', scopes: $s})", s=mine)
     ask("CREATE (:Memory {id: 'other', terms: 'x y', scopes: $s})", s=other)
-    side = memories({}).text
+    side = memories({}, now="").text
     assert side is not None
     question = FALKORDB.question(side, {"user_id": "a-b"}, ["x", "y"])
     assert question == f'@terms:("x"|"y") @scopes:("{mine}")'

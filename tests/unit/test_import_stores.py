@@ -150,7 +150,9 @@ def test_an_item_without_a_scope_takes_the_user_of_the_option() -> None:
         ({"created_at": "1969-12-31T23:59:59Z"}, "created_at: it is before 1970"),
         ({"created_at": "2026-11-27T12:00:00Z"}, "created_at: it is more than a day ahead"),
         ({"actor_id": "x" * 257}, "at most 256 characters"),
-        ({"expiration_date": "2027-01-01"}, "expiration_date: "),
+        ({"expiration_date": "next year"}, "expiration_date: expected a time"),
+        ({"expiration_date": "2026-01-01"}, "expires_at is not after the time"),
+        ({"expiry": "2027-01-01"}, "expiry: this does not end an item here"),
         ({"new_memory": "x"}, "it is an entry of a history"),
     ],
 )
@@ -168,6 +170,16 @@ def test_what_an_item_cannot_be_is_refused_with_the_reason(change: dict[str, Any
 def test_an_item_that_is_no_object_is_refused(item: Any) -> None:
     events, report = mem0(item)
     assert (events, report.refused) == ([], 1)
+
+
+def test_the_end_of_an_item_is_the_end_of_its_memory() -> None:
+    for name, store in (("expiration_date", mem0), ("expires_at", mem0), ("expires_at", plain)):
+        item = SAID if store is mem0 else {"id": "1", "text": "Eats no nuts", "user_id": "ada"}
+        [event], report = store(item | {name: "2027-01-01"})
+        assert event.data["messages"][0]["expires_at"] == "2027-01-01T00:00:00+00:00"
+        assert not report.refused
+    _, report = graphiti(ADA | {"expires_at": "2027-01-01"})
+    assert report.refused == 1
 
 
 def test_reasons_quote_no_text_of_an_item() -> None:
@@ -451,8 +463,7 @@ def test_an_attribute_never_takes_the_place_of_a_field(name: str) -> None:
     [
         {"event": "DELETE"}, {"event": "delete"}, {"state": "archived"}, {"status": "Deleted"}, {"deleted": True},
         {"is_deleted": 1}, {"deleted_at": "2026-02-01T10:00:00Z"}, {"superseded_by": "m2"}, {"action": "REMOVE"},
-        {"isDeleted": "true"}, {"expires_at": "2027-01-01T00:00:00Z"}, {"ttl": 60},
-        {"expiration_date": "2027-01-01"},
+        {"isDeleted": "true"}, {"expires_on": "2027-01-01T00:00:00Z"}, {"ttl": 60},
     ],
 )  # fmt: skip
 def test_an_item_that_its_store_does_not_show_any_more_does_not_come_back(field: dict[str, Any]) -> None:

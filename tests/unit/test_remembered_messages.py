@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from enum import Enum
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +51,42 @@ async def test_reasoning_of_the_assistant_is_not_remembered_unless_it_is_kept() 
     assert await remembered(message) == [("assistant", "Tea.")]
     assert await remembered(message, keep_reasoning=True) == [("assistant", message["content"])]
     assert await remembered({"role": "assistant", "content": "<think>cut off"}) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "call", "fault"),
+    [
+        ({"expires_at": "2020-01-01"}, {}, "messages: expires_at is not after the time at which this is said"),
+        ({"expires_at": "2026-01-01", "time": "2026-01-01"}, {}, "expires_at is not after the time"),
+        ({}, {"expires_at": "2020-01-01"}, "messages: expires_at is not after the time at which this is said"),
+        ({"expires_at": "Friday"}, {}, "messages: expires_at: .*expected a time such as 2026-02-01T10:00:00Z"),
+        ({}, {"expires_at": "Friday"}, "expires_at: .*expected a time such as 2026-02-01T10:00:00Z"),
+        ({"expiration_date": "2999-01-01"}, {}, "unknown field 'expiration_date'.*did you mean 'expires_at'"),
+    ],
+)
+async def test_an_end_that_is_none_is_refused_and_not_left_out(
+    message: dict[str, Any], call: dict[str, Any], fault: str
+) -> None:
+    client = Client("redis://127.0.0.1:1", transport=(bus := Bus()))
+    memories = MemoryClient(client, app_id="shop", user_id="u1")
+    with pytest.raises(ValueError, match=fault):
+        await memories.remember([{"role": "user", "text": "The code is 4471."} | message], **call)
+    await client.aclose()
+    assert bus.messages == []
+
+
+async def test_a_message_has_its_own_end_or_that_of_the_call() -> None:
+    client = Client("redis://127.0.0.1:1", transport=(bus := Bus()))
+    code = {"role": "user", "text": "The code is 4471."}
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+    for messages, call in (
+        ([code, code | {"expires_at": "2999-02-01"}], {"expires_at": "2999-01-01"}),
+        ([code], {"time": long_ago, "expires_at": "2020-02-01"}),
+    ):
+        await MemoryClient(client, app_id="shop", user_id="u1").remember(messages, **call)
+    await client.aclose()
+    ends = [message["expires_at"][:10] for message in bus.messages]
+    assert ends == ["2999-01-01", "2999-02-01", "2020-02-01"]
 
 
 async def test_a_user_may_write_marks_of_reasoning() -> None:

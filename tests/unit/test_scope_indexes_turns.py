@@ -53,7 +53,7 @@ def indexes_of(versions: Unknown) -> ScopeIndexes:
 async def search(indexes: ScopeIndexes, app: str, user: str) -> None:
     """Search a scope often enough for an index."""
     for _ in range(2):
-        await indexes.find(app, [memories({"user_id": user})], 1.0)
+        await indexes.find(app, [memories({"user_id": user}, now="")], 1.0)
 
 
 async def test_an_app_that_searches_all_the_time_lets_others_have_their_turn() -> None:
@@ -116,7 +116,7 @@ async def test_many_names_of_an_app_keep_no_index_from_another(monkeypatch: pyte
     indexes = indexes_of(versions)
 
     async def once(app: str, user: str) -> None:
-        await indexes.find(app, [memories({"user_id": user})], 1.0)
+        await indexes.find(app, [memories({"user_id": user}, now="")], 1.0)
 
     for user in "abc":
         await once("quiet", user)
@@ -132,7 +132,7 @@ async def test_many_names_of_an_app_keep_no_index_from_another(monkeypatch: pyte
 
 
 def kept_index(app: str, user: str, size: int) -> tuple[Any, Any]:
-    key = _key_of(app, memories({"user_id": user}))
+    key = _key_of(app, memories({"user_id": user}, now=""))
     return key, _Kept(index=ScopeIndex([]), version=None, marks={}, bytes=size, at=0.0, used=1)
 
 

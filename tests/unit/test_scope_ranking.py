@@ -162,6 +162,16 @@ def test_periods_are_read(text: str, periods: list[Period]) -> None:
         ("am Montag der letzten Woche", "2026-11-16", ""), ("vergangenen Freitag", "2026-11-27", ""),
         ("vor ein paar Tagen", "2026-11-22", "2026-11-27"), ("in den letzten paar Tagen", "2026-11-23", "2026-11-28"),
         ("vor einem Jahr", "2025-05-30", "2026-05-29"), ("seit gestern", "2026-11-27", "2026-11-28"),
+        ("¿Qué hice la semana pasada?", "2026-11-16", "2026-11-22"), ("¿Qué dije ayer?", "2026-11-27", ""),
+        ("hace tres días", "2026-11-25", ""), ("el mes pasado", "2026-10-01", "2026-10-31"),
+        ("el martes", "2026-11-24", ""), ("el viernes pasado", "2026-11-27", ""), ("anteayer", "2026-11-26", ""),
+        ("en los últimos diez días", "2026-11-18", "2026-11-28"), ("este año", "2026-01-01", "2026-11-28"),
+        ("el fin de semana pasado", "2026-11-21", "2026-11-22"), ("desde octubre", "2026-10-01", "2026-11-28"),
+        ("Qu'ai-je fait la semaine dernière ?", "2026-11-16", "2026-11-22"), ("avant-hier", "2026-11-26", ""),
+        ("il y a trois jours", "2026-11-25", ""), ("le mois dernier", "2026-10-01", "2026-10-31"),
+        ("vendredi dernier", "2026-11-27", ""), ("l'année dernière", "2025-01-01", "2025-12-31"),
+        ("les dix derniers jours", "2026-11-18", "2026-11-28"), ("cette semaine", "2026-11-23", "2026-11-28"),
+        ("le week-end dernier", "2026-11-21", "2026-11-22"), ("depuis octobre", "2026-10-01", "2026-11-28"),
     ],
 )  # fmt: skip
 def test_relative_times_are_read(text: str, first: str, last: str) -> None:
@@ -177,6 +187,9 @@ def test_relative_times_are_read(text: str, first: str, last: str) -> None:
         ("3/4/2026", [Period(year=2026, month=3, day=4), Period(year=2026, month=4, day=3)]),
         ("Was war im März?", [Period(month=3)]), ("am 2. Februar 2026", [Period(year=2026, month=2, day=2)]),
         ("in May 2023 or on 7 June", [Period(month=6, day=7), Period(year=2023, month=5)]),
+        ("en febrero", [Period(month=2)]), ("el 3 de mayo de 2025", [Period(year=2025, month=5, day=3)]),
+        ("en février", [Period(month=2)]), ("le 1er août 2025", [Period(year=2025, month=8, day=1)]),
+        ("en marzo de 2025", [Period(year=2025, month=3)]), ("en 2024", [Period(year=2024)]),
     ],
 )  # fmt: skip
 def test_dates_are_read_as_people_write_them(text: str, periods: list[Period]) -> None:
@@ -190,6 +203,8 @@ def test_dates_are_read_as_people_write_them(text: str, periods: list[Period]) -
         "Do I use Python 3.11?", "Is my order number 4711-08?", "What do I do on Tuesdays?", "Is it the second one?",
         "What do I plan for next Friday?", "In my last year of school, where was I?", "Who march in the parade?",
         "Who is Jan?", "Is version 30.2.1 newer?", "What is the 2023-24 budget?", "Did I buy the last one?",
+        "What do we know of mars?", "¿Qué hago los lunes?", "Que fais-je le lundi ?",
+        "¿Qué planes tengo el viernes próximo?", "¿Veo el mar?", "Wer ist hier?",
         "Which weekend house do I like?", "Is my address 31/99/2026?", "this weekend house",
     ],
 )  # fmt: skip

@@ -50,7 +50,7 @@ def test_within_a_thread_no_fact_says_what_put_it_in_doubt(of: Searched, beside:
 
 def test_pages_of_a_scope_are_not_found_by_the_keys_of_all_scopes() -> None:
     """FalkorDB would combine both indexes, and walk through a million keys for each page."""
-    asked = statements.nodes(FALKORDB, memories({"user_id": "u"}), after="", limit=10)
+    asked = statements.nodes(FALKORDB, memories({"user_id": "u"}, now=""), after="", limit=10)
     assert "coalesce(n.`id`, '') > $__gw_after" in asked.text
     assert "n.`id` > " not in asked.text
 

@@ -124,6 +124,7 @@ export class Client {
         until: options.until?.toISOString(),
         as_of: options.asOf?.toISOString(),
         min_score: options.minScore,
+        include_ended: options.includeEnded,
         any_of: options.anyOf?.map(wireScope),
         index_name: options.indexName,
         fulltext_index_name: options.fulltextIndexName,

@@ -52,6 +52,8 @@ export interface MemoryFilters {
   since?: Date | undefined;
   /** Only what was said before this time. */
   until?: Date | undefined;
+  /** Also what has ended, each with its end in `invalid_at`; `ids` find it without. */
+  includeEnded?: boolean | undefined;
 }
 
 export interface SearchOptions extends RequestOptions, MemoryFilters {

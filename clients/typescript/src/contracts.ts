@@ -159,6 +159,8 @@ export interface MemoryMessage {
   tags?: readonly string[] | null | undefined;
   /** Names and values by which it is filtered: texts, numbers, true and false. */
   metadata?: Record<string, unknown> | null | undefined;
+  /** Its end, after its time: from then on only searches about the past and `include_ended` find it. */
+  expires_at?: string | null | undefined;
 }
 
 /** `memory.add`: messages are to be remembered, within a scope. */
@@ -192,6 +194,8 @@ export interface MemoryUpdate {
   metadata?: Record<string, unknown> | null | undefined;
   /** Whether it is always shown, never summarized, and never forgotten by age or number. */
   pinned?: boolean | null | undefined;
+  /** Its end from now on, after the time of the update; `never`: it has none. */
+  expires_at?: string | "never" | null | undefined;
   [field: string]: unknown;
 }
 

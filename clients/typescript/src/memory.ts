@@ -18,7 +18,7 @@ import { wellFormed } from "./values.js";
 
 const SOURCE = "/graphweft/memory";
 const ROLES: readonly string[] = ["user", "assistant"];
-const KNOWN = new Set(["role", "text", "content", "time", "messageId", "authorName", "tags", "metadata"]);
+const KNOWN = new Set(["role", "text", "content", "time", "messageId", "authorName", "tags", "metadata", "expiresAt"]);
 /** What may say what is to be forgotten. */
 const FORGETTING = new Set(["ids", "tags", "metadata", "since", "until"]);
 const FORGETTABLE = new Set(["memory", "statement"]);
@@ -36,6 +36,8 @@ export interface RememberedMessage extends Message {
   /** Words by which it is filtered. */
   tags?: readonly string[] | undefined;
   metadata?: Metadata | undefined;
+  /** Its end, after its time: from then on it is found by questions about the past, by its id, and with `includeEnded`. */
+  expiresAt?: Date | undefined;
 }
 
 /** Names and values by which memories are filtered. */
@@ -51,6 +53,8 @@ export interface MemoryChanges {
   metadata?: Metadata | undefined;
   /** Whether it is always shown, never summarized, and never forgotten by age or number. */
   pinned?: boolean | undefined;
+  /** Its end from now on; null: it has none. */
+  expiresAt?: Date | null | undefined;
 }
 
 /** A row of what is remembered, by the names of its columns. */
@@ -98,11 +102,12 @@ export class MemoryClient {
    */
   async remember(
     messages: readonly RememberedMessage[],
-    options: EmitOptions & { time?: Date; tags?: readonly string[]; metadata?: Metadata } = {},
+    options: EmitOptions & { time?: Date; tags?: readonly string[]; metadata?: Metadata; expiresAt?: Date } = {},
   ): Promise<string | null> {
     if (!Array.isArray(messages)) throw new InvalidEvent("messages is not a list", "pass a list of messages");
+    const { tags, metadata, expiresAt } = options;
     const kept = messages.flatMap((message) =>
-      wireMessage({ tags: options.tags, metadata: options.metadata, ...message }, this.#roles, options.time),
+      wireMessage({ tags, metadata, expiresAt, ...message }, this.#roles, options.time),
     );
     if (kept.length === 0) return null;
     let id: string | undefined;
@@ -159,10 +164,11 @@ export class MemoryClient {
     if (row["kind"] !== "memory") {
       throw new InvalidEvent("this is left of a forgotten memory", "`forget` it, and remember what holds");
     }
-    const { text, time, tags, metadata, pinned } = changes;
-    if (text === undefined && tags === undefined && metadata === undefined && pinned === undefined) {
-      throw new InvalidEvent("the update changes nothing", "give text, tags, metadata or pinned");
+    const { text, time, tags, metadata, pinned, expiresAt } = changes;
+    if ([text, tags, metadata, pinned, expiresAt].every((each) => each === undefined)) {
+      throw new InvalidEvent("the update changes nothing", "give text, tags, metadata, pinned or expiresAt");
     }
+    checkEnd(expiresAt, time);
     const data = {
       memory_id: String(row["id"]),
       ...(text !== undefined && { text: wellFormed(text.replaceAll("\0", "")) }),
@@ -171,6 +177,7 @@ export class MemoryClient {
       ...(tags && { tags: [...tags] }),
       ...(metadata && { metadata }),
       ...(pinned !== undefined && { pinned }),
+      ...(expiresAt !== undefined && { expires_at: expiresAt === null ? "never" : expiresAt.toISOString() }),
     };
     const event = createEvent("memory.update", { ...this.#fields(), chatId: row["chat_id"], data });
     return (this.#position = await this.#client.emit(event, options));
@@ -200,7 +207,7 @@ export class MemoryClient {
     const of = filters.ids ? "all" : "memories";
     const forgotten = new Set<string>();
     for (;;) {
-      const rows = await this.list({ ...filters, of, topK: PAGE });
+      const rows = await this.list({ ...filters, of, topK: PAGE, ...(filters.ids ? {} : { includeEnded: true }) });
       const found = rows.filter((row) => FORGETTABLE.has(String(row["kind"]))).map((row) => String(row["id"]));
       const ids = found.filter((id) => !forgotten.has(id));
       if (ids.length === 0) return [...forgotten];
@@ -261,6 +268,7 @@ function wireMessage(message: RememberedMessage, roles: readonly string[], time:
     throw new InvalidEvent(`a message has ${told}, which would be lost`, step);
   }
   const at = message.time ?? time;
+  checkEnd(message.expiresAt, at);
   return [
     {
       role: message.role as MemoryMessage["role"],
@@ -270,6 +278,14 @@ function wireMessage(message: RememberedMessage, roles: readonly string[], time:
       ...(message.authorName && { author_name: message.authorName }),
       ...(message.tags && { tags: [...message.tags] }),
       ...(message.metadata && { metadata: { ...message.metadata } }),
+      ...(message.expiresAt && { expires_at: message.expiresAt.toISOString() }),
     },
   ];
+}
+
+function checkEnd(expiresAt: Date | null | undefined, time: Date | undefined): void {
+  if (expiresAt && expiresAt.getTime() <= (time?.getTime() ?? Date.now())) {
+    const step = "give a later one, or, of what was said long ago, its time, too";
+    throw new InvalidEvent("expiresAt is not after the time at which this is said", step);
+  }
 }

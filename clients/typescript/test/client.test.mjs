@@ -175,6 +175,21 @@ test("memories are filtered, listed, updated, pinned and forgotten by a filter",
   assert.deepEqual((await memory.list()).map((found) => found.text), ["I like tea."]);
 });
 
+test("a memory ends when its writer says", async () => {
+  const memory = new MemoryClient(connected(), { userId: fresh("ada") });
+  const [time, expiresAt] = [new Date("2026-02-01T10:00:00Z"), new Date("2026-02-06T10:00:00Z")];
+  await memory.remember([{ role: "user", text: "The code is 4471." }], { time, expiresAt });
+  assert.deepEqual(await memory.list(), []);
+  const [row] = await memory.list({ includeEnded: true });
+  assert.deepEqual([row.text, row.invalid_at], ["The code is 4471.", "2026-02-06T10:00:00.000000Z"]);
+  await memory.update(row.id, { expiresAt: null });
+  assert.deepEqual((await memory.list()).map((found) => found.expires_at), [null]);
+  await assert.rejects(memory.update(row.id, { expiresAt }), /not after the time/);
+  await assert.rejects(memory.remember([{ role: "user", text: "x", expiresAt }]), /not after the time/);
+  await memory.update(row.id, { expiresAt, time });
+  assert.deepEqual(await memory.forget({ since: time }), [row.id]);
+});
+
 test("the id of remembered messages is that of the Python client", async () => {
   const sent = [];
   const client = { emit: async (event) => sent.push(event) };

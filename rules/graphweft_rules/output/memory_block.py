@@ -98,7 +98,7 @@ class MemoryRowReader:
             who=_who(line(of("author_name")), role),
             time=line(of("timestamp")),
             since=line(of("valid_at") if kind == "fact" else of("timestamp"))[:10],
-            until=line(of("invalid_at"))[:10],
+            until=line(of("invalid_at") or (of("expires_at") if kind == "memory" else None))[:10],
             doubted=line(of("doubted_at"))[:10],
             because=line(of("doubted_because")),
             times=times if type(times) is int else 1,

@@ -17,8 +17,8 @@ from graphweft_rules.output.packing import PackedBlocks, pack
 
 TODAY: Final = date(2026, 11, 28)
 COLUMNS: Final = (
-    "text", "score", "kind", "role", "timestamp", "author_name", "subject", "valid_at", "invalid_at", "doubted_at",
-    "doubted_because", "times", "id",
+    "text", "score", "kind", "role", "timestamp", "author_name", "subject", "valid_at", "invalid_at", "expires_at",
+    "doubted_at", "doubted_because", "times", "id",
 )  # fmt: skip
 
 
@@ -98,6 +98,13 @@ def test_equal_texts_are_counted() -> None:
 def test_what_a_memory_said_before_is_marked() -> None:
     before = row("I live in Oslo.", invalid_at="2026-11-25T10:00:00.000000Z")
     assert shown(before)[-1] == "- user: I live in Oslo. (until 2026-11-25)"
+
+
+def test_a_memory_shows_its_coming_end_and_an_end_before_that_first() -> None:
+    code = {"expires_at": "2026-12-25T10:00:00.000000Z"}
+    assert shown(row("The code is 4471.", **code))[-1] == "- user: The code is 4471. (until 2026-12-25)"
+    ended = row("The code is 4471.", invalid_at="2026-11-25T10:00:00.000000Z", **code)
+    assert shown(ended)[-1] == "- user: The code is 4471. (until 2026-11-25)"
 
 
 @pytest.mark.parametrize(

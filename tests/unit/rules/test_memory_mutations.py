@@ -80,7 +80,24 @@ def test_ids_times_and_terms_come_from_the_event() -> None:
         "tags": None,
         "metadata": None,
         "metadata_terms": None,
+        "expires_at": None,
     }
+
+
+def test_what_ends_makes_no_statement_and_an_end_takes_those_away() -> None:
+    lasting = {"role": "user", "text": "I live in Oslo"}
+    ending = {**lasting, "expires_at": "2026-03-01"}
+    made = said("memory.add", {"user_id": "u", "messages": [ending, lasting]})
+    assert [message["expires_at"] for message in made["add"]["messages"]] == ["2026-03-01T00:00:00.000000Z", None]
+    assert [each["memory_id"] for each in made["state"]["statements"]] == [memory_id("/s", "e", 1)]
+    gone = {"revive_updated", "recount_updated", "revive_judged_updated", "forget_updated"}
+    ended = said("memory.update", {"memory_id": "m", "expires_at": "2026-03-01"})
+    assert ended.keys() == {*gone, "renew", "end"}
+    assert ended["end"]["expires_at"] == "2026-03-01T00:00:00.000000Z"
+    lasts = said("memory.update", {"memory_id": "m", "expires_at": "never"})
+    assert (lasts.keys(), lasts["end"]["expires_at"]) == ({"renew", "end"}, None)
+    both = said("memory.update", {"memory_id": "m", "text": "x", "expires_at": "2026-03-01"})
+    assert both.keys() == {*gone, "update", "end"}
 
 
 def test_an_update_names_its_version_and_leaves_out_what_stays() -> None:

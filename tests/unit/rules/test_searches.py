@@ -252,15 +252,15 @@ def test_a_filter_that_can_never_work_is_found(tmp_path: Path, marked: str, mess
             "{id: q, inject_as: x, search: »chunks}",
             "wrong-type",
             "a search is 'chunks': it must be a mapping of any_of, as_of, dimensions, fill, filter_stop_words, "
-            "fulltext_index_name, ids, index_name, index_type, memory, message_history_count, metadata, min_score, of, "
-            "query, retrieval_query, since, tags, top_k, until",
+            "fulltext_index_name, ids, include_ended, index_name, index_type, memory, message_history_count, metadata, "
+            "min_score, of, query, retrieval_query, since, tags, top_k, until",
         ),
         (
             search(f"{INDEX}, »topk: 3"),
             "unknown-key",
             "a search has no key 'topk' (did you mean 'top_k'?): it may have any_of, as_of, dimensions, fill, "
-            "filter_stop_words, fulltext_index_name, ids, index_name, index_type, memory, message_history_count, "
-            "metadata, min_score, of, query, retrieval_query, since, tags, top_k, until",
+            "filter_stop_words, fulltext_index_name, ids, include_ended, index_name, index_type, memory, "
+            "message_history_count, metadata, min_score, of, query, retrieval_query, since, tags, top_k, until",
         ),
         (
             "{id: q, inject_as: x, search: »{index_name: chunks}}",

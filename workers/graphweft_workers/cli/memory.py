@@ -21,7 +21,7 @@ from graphweft import Client
 from graphweft.memory import SOURCE, add_event, erase_event
 from graphweft_contracts import Event, InvalidEvent, InvalidSettings, MemoryMessage, MemoryScope
 from graphweft_contracts.clock import SYSTEM_CLOCK
-from graphweft_contracts.memory import SCOPES, with_text
+from graphweft_contracts.memory import SCOPES, check_end, with_text
 from graphweft_contracts.plurals import counted
 from graphweft_contracts.search import MOST_RESULTS, IndexType, MemoryFilters, Searched
 from graphweft_workers.cli.context import found_nothing, print_reply
@@ -56,7 +56,7 @@ _MAX_MESSAGES: Final = 1_000
 _MAX_TEXT_BYTES: Final = 500_000
 """Texts of one event, as JSON. The bus takes about twice that, and each message has other fields too."""
 _MAX_MESSAGE_BYTES: Final = 900_000
-_LISTED: Final = ("role", "text", "author_name", "tags", "metadata", "pinned", "id")
+_LISTED: Final = ("role", "text", "author_name", "tags", "metadata", "pinned", "expires_at", "id")
 _ROLES: Final = ("user", "assistant", "system")
 _STAYS: Final = (
     "The event log still holds the texts until it is trimmed; dead letters may hold them too (`graphweft dlq list`)"
@@ -119,15 +119,31 @@ async def memory_add(
         list[str] | None,
         typer.Option("--metadata", help="Metadata of the TEXTs: name=text, or name:=JSON; repeatable."),
     ] = None,
+    expires_at: Annotated[
+        str | None,
+        typer.Option(
+            "--expires-at",
+            metavar="TIME",
+            help="The end of the TEXTs: from then on no search for now finds them.",
+            show_default="never",
+        ),
+    ] = None,
 ) -> None:
     """Remember texts, or the messages of a file, within a scope. A file is checked in full first."""
     settings = options.settings()
     within = scope.scope()
     if bool(texts) == (file is not None):
         raise InvalidSettings("give either TEXTs or --file")
-    if file is not None and (tag or metadata):
-        raise InvalidSettings("--tag and --metadata are of TEXTs: write tags and metadata into the lines of the file")
-    labels = {"tags": tag, "metadata": assignments(metadata, "--metadata") if metadata else None}
+    if file is not None and (tag or metadata or expires_at):
+        raise InvalidSettings(
+            "--tag, --metadata and --expires-at are of TEXTs: write tags, metadata and expires_at into the lines "
+            "of the file"
+        )
+    labels = {
+        "tags": tag,
+        "metadata": assignments(metadata, "--metadata") if metadata else None,
+        "expires_at": time_of(expires_at, "--expires-at"),
+    }
     if file is not None:
         messages = _messages_of(file)
     else:
@@ -215,6 +231,7 @@ async def memory_list(
     scope: ScopeOptions,
     filters: FilterOptions,
     limit: Annotated[int, typer.Option("--limit", min=1, max=MOST_RESULTS, help="Maximum number of memories.")] = 20,
+    include_ended: Annotated[bool, typer.Option("--include-ended", help="Also memories whose end has passed.")] = False,
     data: Data = None,
     json: Json = False,
 ) -> None:
@@ -222,11 +239,13 @@ async def memory_list(
     settings = Settings.load(data=data)
     within, given = scope.scope(), filters.given()
     async with current_graph(settings, app) as graph:
-        records = await find_records(graph, app, within, limit, **given)
+        records = await find_records(graph, app, within, limit, **given, include_ended=include_ended)
     found = [{"time": record["timestamp"], **{name: record[name] for name in _LISTED}} for record in records]
+    ends = ("expires_at",) if any(each["expires_at"] for each in found) else ()
+    shown = ("time", "role", "text", "author_name", *ends, "id")
     rows = TextTable(
-        ("time", "role", "text", "author", "id"),
-        [[each[name] for name in ("time", "role", "text", "author_name", "id")] for each in found],
+        tuple({"author_name": "author", "expires_at": "expires"}.get(name, name) for name in shown),
+        [[each[name] for name in shown] for each in found],
     )
     none = Notice("no memory of this scope passes the filters" if given else "this scope has no memories")
     show(PlainReport(found, [rows if found else none]), json=json)
@@ -433,6 +452,10 @@ def _message(raw: bytes | dict[str, Any]) -> MemoryMessage:
             for fault in error.errors(include_input=False, include_url=False, include_context=False)
         )
         raise InvalidEvent(what) from None
+    try:
+        check_end(message.expires_at, message.time or SYSTEM_CLOCK.now())
+    except ValueError as error:
+        raise InvalidEvent(str(error)) from None
     if not message.text.strip():
         raise InvalidEvent("text: expected some text, found only white space")
     if (size := len(to_json(message.text))) > _MAX_MESSAGE_BYTES:

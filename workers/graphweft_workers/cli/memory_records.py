@@ -79,8 +79,9 @@ async def find_records(
 
 
 async def find_ids(graph: GraphStore, app: str, scope: MemoryScope, **filters: Any) -> list[str]:
-    """Return the ids of the latest memories of a scope that pass filters, at most 1,000."""
-    return [str(row["id"]) for row in await find_records(graph, app, scope, MOST_RESULTS, **filters)]
+    """Return the ids of the latest memories of a scope that pass filters, ended ones too, at most 1,000."""
+    found = await find_records(graph, app, scope, MOST_RESULTS, **filters, include_ended=True)
+    return [str(row["id"]) for row in found]
 
 
 @command
@@ -95,7 +96,9 @@ async def memory_get(
     async with current_graph(settings, app) as graph:
         found = (await graph.read(app, read_memory(), {"id": memory_id}, timeout_s=READ_S)).rows
         versions = (await graph.read(app, read_versions(), {"id": memory_id}, timeout_s=READ_S)).rows
-    names = ("text", "role", "time", "author_name", "user_id", "chat_id", "tags", "metadata", "pinned", "id")
+    names = (
+        "text", "role", "time", "author_name", "user_id", "chat_id", "tags", "metadata", "pinned", "expires_at", "id",
+    )  # fmt: skip
     records = [dict(zip(names, row, strict=True)) for row in found]
     before = [dict(zip(("text", "time", "until"), row, strict=True)) for row in versions]
     said: list[Any] = [TextTable(("", ""), [[name, value] for name, value in record.items()]) for record in records]
@@ -123,8 +126,19 @@ async def memory_update(
     pinned: Annotated[
         bool | None, typer.Option("--pin/--unpin", help="Always show it, and never summarize it or forget it by age.")
     ] = None,
+    expires_at: Annotated[
+        str | None,
+        typer.Option(
+            "--expires-at",
+            metavar="TIME",
+            help="Its end; `never`: it has none. From then on no search for now finds it.",
+        ),
+    ] = None,
 ) -> None:
-    """Change a memory: what it says, its tags, its metadata, or whether it is pinned. What it said before is kept."""
+    """Change a memory: what it says, its tags, its metadata, its end, or whether it is pinned.
+
+    What it said before is kept.
+    """
     settings = options.settings()
     async with current_graph(settings, app) as graph:
         found = (await graph.read(app, read_memory(), {"id": memory_id}, timeout_s=READ_S)).rows
@@ -139,11 +153,15 @@ async def memory_update(
             tags=None if tag is None else tuple(tag),
             metadata=None if metadata is None else assignments(metadata, "--metadata"),
             pinned=pinned,
+            expires_at=expires_at if expires_at == "never" else time_of(expires_at, "--expires-at"),
         )
     except ValidationError as error:
         raise InvalidSettings(faults(error)) from None
     fields = update.model_dump(mode="json", exclude={"context"}, exclude_none=True)
-    event = Event.create("memory.update", app_id=app, chat_id=chat, user_id=user, data=fields, source=SOURCE)
+    try:
+        event = Event.create("memory.update", app_id=app, chat_id=chat, user_id=user, data=fields, source=SOURCE)
+    except ValidationError as error:
+        raise InvalidSettings(faults(error)) from None
     position = await publish_events(settings, [event], options)
     said = "The memory is updated" if options.wait else "The workers will update the memory"
     show(PlainReport({"updated": options.wait, "position": position}, [said]), json=options.json)

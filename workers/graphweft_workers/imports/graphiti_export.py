@@ -42,6 +42,7 @@ class Graphiti:
     """Reads nodes and edges as Graphiti's own classes write them as JSON."""
 
     sections = ("nodes", "entities", "episodes", "edges", "facts")
+    ends = ()
 
     def __init__(self, report: ImportReport, *, group_as: str = "user_id") -> None:
         """``group_as`` is the scope that a ``group_id`` becomes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -65,8 +65,11 @@ class Fields:
         """Tell whether the item has the field, with a value other than null."""
         return self._item.get(name) is not None
 
-    def check_counts(self) -> None:
-        """Raise ``RefusedItem`` for an item that its store does not show any more, or only for a while."""
+    def check_counts(self, ends: Collection[str]) -> None:
+        """Raise ``RefusedItem`` for an item that its store does not show any more, or only for a while.
+
+        The fields ``ends`` say how long, and the store's reader keeps that.
+        """
         for name, value in self._item.items():
             key = in_snake_case(name)
             if key in _GONE and value not in (None, False, 0, "", "false", "0", "no"):
@@ -75,8 +78,8 @@ class Fields:
                 raise RefusedItem(f"{key}: the item does not count any more: leave it out")
             if key in _STATES and isinstance(value, str) and value.strip().lower() in _GONE_STATES:
                 raise RefusedItem(f"{key}: the item was deleted or does not count any more: leave it out")
-            if key in _EXPIRES and value not in (None, ""):
-                raise RefusedItem(f"{key}: a single item does not expire here: remove the field or leave the item out")
+            if key in _EXPIRES and name not in ends and value not in (None, ""):
+                raise RefusedItem(f"{key}: this does not end an item here: remove the field or leave the item out")
 
     def text(self, name: str) -> str | None:
         """Return a text, or None if it is absent, null or empty. Graphs reject NUL, so it is removed."""

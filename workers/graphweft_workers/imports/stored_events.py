@@ -43,6 +43,11 @@ class Store(Protocol):
         """Names of the arrays of items in a JSON document, in the order in which they are read."""
         ...
 
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Fields that say when an item ends, which its event keeps; other such fields are refused."""
+        ...
+
     def event_of(self, item: Fields, app_id: str, otherwise: MemoryScope | None) -> ImportedItem | None:
         """Return the event of an item, or None if it needs none. Raises ``RefusedItem``."""
         ...
@@ -115,7 +120,7 @@ def events_of_items(
     for place, value in items:
         try:
             fields = Fields(value, report, now=now)
-            fields.check_counts()
+            fields.check_counts(store.ends)
             made = store.event_of(fields, app_id, otherwise)
         except RefusedItem as refused:
             report.refuse(place, str(refused))

@@ -27,6 +27,7 @@ class Mem0:
 
     sections = ("results", "memories")
     source = "/import/mem0"
+    ends = ("expiration_date", "expires_at")
 
     def event_of(self, item: Fields, app_id: str, otherwise: MemoryScope | None) -> ImportedItem:
         """Return the event of an item. Raises ``RefusedItem``."""
@@ -43,6 +44,7 @@ class Mem0:
             role=role if role in MEMORY_ROLES else "user",
             author=item.text("actor_id"),
             time=item.time("updated_at") or item.time("created_at"),
+            ends=item.time("expiration_date", past=False) or item.time("expires_at", past=False),
             metadata=item.object("metadata"),
             field="memory",
         )
@@ -55,6 +57,7 @@ class PlainMemories:
 
     sections = ("memories", "results")
     source = "/import/memories"
+    ends = ("expires_at",)
 
     def event_of(self, item: Fields, app_id: str, otherwise: MemoryScope | None) -> ImportedItem:
         """Return the event of an item. Raises ``RefusedItem``."""
@@ -72,6 +75,7 @@ class PlainMemories:
             role=role,
             author=item.text("author_name"),
             time=item.time("time"),
+            ends=item.time("expires_at", past=False),
             metadata=item.object("metadata"),
             field="text",
         )
@@ -89,6 +93,7 @@ def _memory(
     role: str,
     author: str | None,
     time: datetime | None,
+    ends: datetime | None,
     metadata: Mapping[str, Any],
     field: str,
 ) -> ImportedItem:
@@ -96,6 +101,7 @@ def _memory(
         raise RefusedItem(f"{field}: expected some text")
     said = None if time is None else time.isoformat()
     message = {"role": role, "text": text, "time": said, "message_id": id, "author_name": author}
+    message["expires_at"] = None if ends is None else ends.isoformat()
     # Without an id, the time tells two equal texts apart.
     name = [id] if id is not None else ["", said or ""]
     given = [scope.given.get(each, "") for each in SCOPES]

@@ -34,6 +34,8 @@ _MOST_LEVELS: Final = 50
 _LONG: Final = 20_000
 """Characters and items of values that make no key."""
 """Queries with values nested more deeply are not cached."""
+_ENDING: Final = frozenset({"all", "memories", "facts", "profile"})
+"""The kinds of which some end without a write."""
 _TODAY: Final = frozenset({"__date"})
 """The only clock parameter whose value repeats."""
 _RANDOM: Final = re.compile(r"\brand(?:om)?\w*`?\s*\(|\.\s*(?:realtime|statement|transaction)\s*\(", re.IGNORECASE)
@@ -158,9 +160,9 @@ def key_of(app_id: str, bound: BoundQuery) -> Key | None:
     if are_long(bound.params.values(), _LONG):
         return None
     if bound.graphrag is not None or (
-        bound.search is not None and bound.search.memory is not None and bound.search.of in {"all", "facts", "profile"}
+        bound.search is not None and bound.search.memory is not None and bound.search.of in _ENDING
     ):
-        return None  # facts expire without a write
+        return None
     if cypher is not None and (not cypher.clock <= _TODAY or _is_random(cypher.statement)):
         return None
     try:

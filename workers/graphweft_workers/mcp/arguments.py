@@ -92,6 +92,9 @@ class MemoryUpdateArguments(_Arguments):
     text: _Text | None = Field(default=None, description="What it says from now on, as a sentence.")
     tags: _Tags | None = Field(default=None, description="All tags from now on; empty: none.")
     pinned: bool | None = Field(default=None, description="Whether it is always shown at the beginning of a turn.")
+    expires_at: Time | Literal["never"] | None = Field(
+        default=None, description="When it ends: a time, or a day in UTC, after now. never: it has no end."
+    )
 
 
 class MemoryForgetArguments(_Arguments):
@@ -115,6 +118,11 @@ class MemoryAddArguments(_Arguments):
         "call makes a new memory.",
     )
     tags: _Tags = Field(default_factory=list, description="Words by which it is found again, such as a topic.")
+    expires_at: Time | None = Field(
+        default=None,
+        description="When it ends, such as a code, an offer or a trip: a time, or a day in UTC, after now. From then "
+        "on memory_search finds it only for questions about the past.",
+    )
 
 
 class ContextArguments(_Arguments):

@@ -194,8 +194,9 @@ class Tools:
         given = MemoryUpdateArguments.model_validate(raw)
         try:
             position = await self._memories.update(
-                given.id, text=given.text, tags=given.tags, pinned=given.pinned, wait_s=self._access.budget_ms / 1000
-            )
+                given.id, text=given.text, tags=given.tags, pinned=given.pinned, expires_at=given.expires_at,
+                wait_s=self._access.budget_ms / 1000,
+            )  # fmt: skip
         except UnknownMemory:
             raise _Refused(_UNKNOWN) from None
         except ForgottenMemory as error:
@@ -214,7 +215,12 @@ class Tools:
     async def _add(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = MemoryAddArguments.model_validate(raw)
         message = {"role": given.role, "text": given.text, "message_id": given.message_id}
-        position = await self._memories.remember([message], tags=given.tags, wait_s=self._access.budget_ms / 1000)
+        try:
+            position = await self._memories.remember(
+                [message], tags=given.tags, expires_at=given.expires_at, wait_s=self._access.budget_ms / 1000
+            )
+        except ValueError as error:
+            raise _Refused(f"{error}: call again with it") from None
         return _sent("remembered", position)
 
     async def _context(self, raw: Mapping[str, Any]) -> ToolAnswer:
@@ -331,8 +337,8 @@ class Tools:
                 Tool(
                     name="memory_update",
                     title="Update a memory",
-                    description="Correct what a memory says, change its tags, or pin it. What it said before is kept, "
-                    "for questions about the past.",
+                    description="Correct what a memory says, change its tags or its end, or pin it. What it said "
+                    "before is kept, for questions about the past.",
                     inputs=_schema(MemoryUpdateArguments),
                     outputs=_SENT_OUTPUT["updated"],
                     reads=False,

@@ -13,10 +13,11 @@ MOST_SCANNED: Final = 5_000
 
 
 def list_memories(scopes: Collection[str]) -> str:
-    """Return the query of the latest ``$limit`` memories with the scopes; the parameters have their names."""
+    """Return the query of the latest ``$limit`` memories with the scopes, ended ones too; they are parameters."""
     return (
         f"MATCH (m:{MEMORY_LABEL}) WHERE {_within('m', scopes)} "
-        "RETURN m.timestamp AS time, m.role AS role, m.text AS text, m.author_name AS author_name, m.id AS id "
+        "RETURN m.timestamp AS time, m.role AS role, m.text AS text, m.author_name AS author_name, m.id AS id, "
+        "m.expires_at AS expires_at "
         "ORDER BY m.timestamp DESC, m.id LIMIT $limit"
     )
 
@@ -25,7 +26,8 @@ def read_memory() -> str:
     """Return the query of the memory ``$id``."""
     return (
         f"MATCH (m:{MEMORY_LABEL} {{id: $id}}) "
-        "RETURN m.text, m.role, m.timestamp, m.author_name, m.user_id, m.chat_id, m.tags, m.metadata, m.pinned, m.id"
+        "RETURN m.text, m.role, m.timestamp, m.author_name, m.user_id, m.chat_id, m.tags, m.metadata, m.pinned, "
+        "m.expires_at, m.id"
     )
 
 

@@ -1,4 +1,4 @@
-"""The days that a question names, in English and German. Pure.
+"""The days that a question names, in English, German, Spanish and French. Pure.
 
 A table of patterns. ``dateparser`` and ``parsedatetime`` were tried: both find days in "Sunday roast", "Is the sun
 hot?" and "May I?", and take "the day before yesterday" for yesterday.
@@ -28,8 +28,32 @@ COUNTS: Final = (
     ("nine", "neun"), ("ten", "zehn"), ("eleven", "elf"), ("twelve", "zwölf"),
 )  # fmt: skip
 LOOSE: Final = frozenset({"couple", "couple of", "few", "paar", "ein paar"})
-_UNITS: Final = {"d": 1, "t": 1, "w": 7, "m": 30, "y": 365, "j": 365}
-"""Days of a unit, by its first letter."""
+ROMANCE_MONTHS: Final = (
+    ("enero", "janvier"), ("febrero", "février"), ("marzo", "mars"), ("abril", "avril"), ("mayo", "mai"),
+    ("junio", "juin"), ("julio", "juillet"), ("agosto", "août"), ("septiembre", "setiembre", "septembre"),
+    ("octubre", "octobre"), ("noviembre", "novembre"), ("diciembre", "décembre"),
+)  # fmt: skip
+"""Names of Spanish and French are apart: "mars" and "once" are words of English."""
+ROMANCE_WEEKDAYS: Final = (
+    ("lunes", "lundi"), ("martes", "mardi"), ("miércoles", "mercredi"), ("jueves", "jeudi"), ("viernes", "vendredi"),
+    ("sábado", "samedi"), ("domingo", "dimanche"),
+)  # fmt: skip
+_ROMANCE_COUNTS: Final = (
+    ("un", "una", "une"), ("dos", "deux"), ("tres", "trois"), ("cuatro", "quatre"), ("cinco", "cinq"), ("seis", "six"),
+    ("siete", "sept"), ("ocho", "huit"), ("nueve", "neuf"), ("diez", "dix"), ("once", "onze"), ("doce", "douze"),
+)  # fmt: skip
+_ROMANCE_NAMES: Final = (
+    *(name for names in (*ROMANCE_WEEKDAYS, *ROMANCE_MONTHS) for name in names), "semana", "semaine", "week-end",
+    " mes", " mois", "hoy", "mañana", "ayer", "anoche", "hier", "aujourd", "demain", "día", "jour", "año", "année",
+    " ans", "en 20", "hasta", "jusqu",
+)  # fmt: skip
+_UNITS: Final = {"d": 1, "w": 7, "m": 30, "y": 365}
+UNIT_OF: Final = {
+    **dict.fromkeys(("day", "tag", "día", "jour"), "d"), **dict.fromkeys(("week", "woche", "semana", "semaine"), "w"),
+    **dict.fromkeys(("month", "monat", "mes", "mois"), "m"),
+    **dict.fromkeys(("year", "jahr", "año", "an", "année"), "y"),
+}  # fmt: skip
+"""The unit that a name says."""
 _LONG: Final = 31
 """Days; a longer period says little about one of them."""
 
@@ -97,7 +121,7 @@ def read_periods(text: str, today: date) -> tuple[list[Period], str]:
     found: list[Period] = []
     rest = " ".join(text.split())
     free = rest  # what no pattern has taken
-    for pattern, keeps, read in _PATTERNS:
+    for pattern, keeps, read in (*_PATTERNS, *(_ROMANCE_PATTERNS if is_romance(rest) else ())):
         for match in pattern.finditer(free):
             periods = _within_calendar(read, match, today)
             if not periods:
@@ -149,20 +173,25 @@ def _until_today(period: Period, today: date) -> Period | None:
     return _between(start, today)[0]
 
 
-def number_of(name: str, names: Sequence[Sequence[str]]) -> int:
-    """Return the number of a name in a table, from 1."""
-    return next(number for number, each in enumerate(names, 1) if name in each)
+def is_romance(text: str) -> bool:
+    """Tell whether a text, in small letters, may name days in Spanish or French."""
+    return any(name in text for name in _ROMANCE_NAMES)
+
+
+def number_of(name: str, *tables: Sequence[Sequence[str]]) -> int:
+    """Return the number of a name in the first of the tables that has it, from 1."""
+    return next(number for names in tables for number, each in enumerate(names, 1) if name in each)
 
 
 def count_of(text: str) -> int:
     """Return what a number says in digits or words."""
-    return int(text) if text.isdecimal() else number_of(text, COUNTS)
+    return int(text) if text.isdecimal() else number_of(text, COUNTS, _ROMANCE_COUNTS)
 
 
 def _date(match: re.Match[str], today: date) -> Sequence[Period]:
     parts = match.groupdict()
     year, day, number, name = (parts.get(each) for each in ("year", "day", "number", "month"))
-    month = int(number) if number else number_of(name, MONTHS) if name else None
+    month = int(number) if number else number_of(name, MONTHS, ROMANCE_MONTHS) if name else None
     return _checked(int(year) if year else None, month, int(day) if day else None)
 
 
@@ -183,10 +212,10 @@ def _checked(year: int | None, month: int | None, day: int | None) -> Sequence[P
 def _weekday(match: re.Match[str], today: date) -> Sequence[Period]:
     """Return the last such day before today; of a week that is named, the day of this week."""
     parts = match.groupdict()
-    number = number_of(match["weekday"], WEEKDAYS) - 1
+    number = number_of(match["weekday"], WEEKDAYS, ROMANCE_WEEKDAYS) - 1
     if "week" in parts:
         return _ago(today, *[today.weekday() + 7 - number] * 2)
-    if parts["lead"] in {"this", "diesen"}:
+    if parts["lead"] in {"this", "diesen", "este", "ce"}:
         past = today.weekday() - number
         return _ago(today, past, past) if past >= 0 else []
     return _ago(today, *[(today.weekday() - number - 1) % 7 + 1] * 2)
@@ -205,7 +234,7 @@ def _calendar(match: re.Match[str], today: date) -> Sequence[Period]:
     """Return this week, month or year up to today, or an earlier one."""
     parts = match.groupdict()
     back = 2 if "before" in parts else 1 if parts["last"] else 0
-    unit = match["unit"][0]
+    unit = UNIT_OF[match["unit"]]
     if unit == "w":
         first = today - timedelta(days=today.weekday() + 7 * back)
         return _between(first, first + timedelta(days=6) if back else today)
@@ -217,12 +246,12 @@ def _calendar(match: re.Match[str], today: date) -> Sequence[Period]:
 
 def _trailing(match: re.Match[str], today: date) -> Sequence[Period]:
     count = count_of(match["count"]) if match.groupdict().get("count") else 1
-    return _ago(today, count * _UNITS[match["unit"][0]], 0)
+    return _ago(today, count * _UNITS[UNIT_OF[match["unit"]]], 0)
 
 
 def _time_ago(match: re.Match[str], today: date) -> Sequence[Period]:
     """Return a span around the day: nobody counts weeks, months and years to the day."""
-    unit = _UNITS[match["unit"][0]]
+    unit = _UNITS[UNIT_OF[match["unit"]]]
     count = count_of(match["count"]) * unit
     if match["count"] in LOOSE:
         return _ago(today, count + unit, unit)
@@ -240,11 +269,17 @@ _DAY: Final = r"(?P<day>\d{1,2})"
 _WEEKDAY: Final = rf"(?P<weekday>{names_of(WEEKDAYS)})\b"
 COUNT: Final = rf"(?P<count>\d{{1,3}}|{names_of(COUNTS)})"
 UNIT: Final = r"(?P<unit>day|week|month|year|tag|woche|monat|jahr)(?:s|e|en|n)?\b"
+ROMANCE_MONTH: Final = rf"(?P<month>{names_of(ROMANCE_MONTHS)})\b"
+ROMANCE_COUNT: Final = rf"(?P<count>\d{{1,3}}|{names_of(_ROMANCE_COUNTS)})"
+ROMANCE_UNIT: Final = r"(?P<unit>día|semana|mes|año|jour|semaine|mois|an|année)(?:e?s)?\b"
+_ROMANCE_WEEKDAY: Final = rf"(?P<weekday>{names_of(ROMANCE_WEEKDAYS)})\b"
 _GERMAN_LAST: Final = r"(?:letzte|vergangene|vorige)[nrsm]?"
 _LAST: Final = rf"(?P<last>last|previous|{_GERMAN_LAST})"
 _THIS: Final = r"(?:this|diese[nrsm]?)"
-_SINCE: Final = re.compile(r"\b(?:since|seit) (?:the |dem |der )?$")
-_LEAD: Final = re.compile(rf"\b(?:last|past|previous|since|week|{_GERMAN_LAST}|woche|seit)\b")
+_SINCE: Final = re.compile(r"\b(?:since|seit|desde|depuis) (?:the |dem |der |el |la |le )?$")
+_LEAD: Final = re.compile(
+    rf"\b(?:last|past|previous|since|week|{_GERMAN_LAST}|woche|seit|desde|depuis|pasado|dernier)\b"
+)
 """What stands before a name and is in no text for it."""
 _PATTERNS: Final[Sequence[tuple[re.Pattern[str], bool, _Reader]]] = tuple(
     (re.compile(rf"\b{pattern}"), keeps, reader)
@@ -282,3 +317,24 @@ _PATTERNS: Final[Sequence[tuple[re.Pattern[str], bool, _Reader]]] = tuple(
 )  # fmt: skip
 """The most exact first: what one has taken, the next ones do not see. The second says whether its words may stand in a
 text that is asked for; the words of relative times may not."""
+_ROMANCE_PATTERNS: Final[Sequence[tuple[re.Pattern[str], bool, _Reader]]] = tuple(
+    (re.compile(rf"\b{pattern}"), keeps, reader)
+    for pattern, keeps, reader in (
+        (rf"{_DAY}(?:er)? (?:de )?{ROMANCE_MONTH}(?: (?:del? )?{YEAR}\b)?", True, _date),
+        (rf"(?:en|(?<=desde )|(?<=depuis )|del? mes de|du mois d[e']) ?{ROMANCE_MONTH}(?: (?:del? )?{YEAR}\b)?",
+         True, _date),
+        (rf"(?:en|(?<=desde )|(?<=depuis )) ?{YEAR}\b", True, _date),
+        (rf"(?P<lead>el|este|ce) {_ROMANCE_WEEKDAY}(?! (?:próximo|prochain|que viene))(?: pasado)?", True, _weekday),
+        (rf"(?P<lead>){_ROMANCE_WEEKDAY} (?:pasado|dernier)\b", True, _weekday),
+        (r"(?:fin de semana|week-?end) (?P<last>pasado|dernier)(?P<this>)\b", False, _weekend),
+        (r"(?:anteayer|antes de ayer|avant-hier)\b", False, _day_ago(2)),
+        (r"(?:ayer|anoche)\b", False, _day_ago(1)),
+        (r"(?:hoy|aujourd.hui)\b", False, _day_ago(0)),
+        (rf"(?:hace|il y a) {ROMANCE_COUNT} {ROMANCE_UNIT}", False, _time_ago),
+        (rf"(?:los|las|les) (?:últim[oa]s )?{ROMANCE_COUNT} (?:dernières |derniers |últim[oa]s )?{ROMANCE_UNIT}",
+         False, _trailing),
+        (r"(?:la|el|le|l.) ?(?P<unit>semana|mes|año|semaine|mois|an|année) (?P<last>pasad[oa]|dernière|dernier)\b",
+         False, _calendar),
+        (r"(?P<last>)(?:est[ae]|cette|ce) (?P<unit>semana|mes|año|semaine|mois|année)\b", False, _calendar),
+    )
+)  # fmt: skip

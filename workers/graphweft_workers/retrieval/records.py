@@ -6,7 +6,9 @@ from typing import Final
 
 MEMORY_LABEL: Final = "Memory"
 NOT_PINNED: Final = "coalesce(m.pinned, false) = false"
-"""The condition that a memory ``m`` may be summarized, and forgotten by age or number."""
+"""The condition that a memory ``m`` may be forgotten by age or number, and summarized if it is ``LASTING``."""
+LASTING: Final = "m.expires_at IS NULL"
+"""The condition that a memory ``m`` has no end of its own: a summary would outlive it."""
 VERSION: Final = "MemoryVersion"
 """What a memory said before it was updated."""
 SUMMARY: Final = "ConversationSummary"

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from graphweft_workers.retrieval.continued_turns import corrects, is_bare_answer, quotes_another
+from graphweft_workers.retrieval.continued_turns import corrects, is_bare_answer, is_correction, quotes_another
 from graphweft_workers.retrieval.empty_turns import tells_nothing
 from graphweft_workers.retrieval.questions import has_number, has_time, tells_words
 from graphweft_workers.retrieval.ranking import GRID, K1, B, Candidate, idf
@@ -33,7 +33,9 @@ type Numbers = NDArray[np.int64]
 """Of nodes, terms or sessions; or counts."""
 type Floats = NDArray[np.float64]
 type Mask = NDArray[np.bool_]
-type ColumnName = Literal["lengths", "before", "after", "flags", "sessions", "days_of", "authors", "starts"]
+type ColumnName = Literal[
+    "lengths", "before", "after", "continued", "flags", "sessions", "days_of", "authors", "starts"
+]
 
 ITEM_BYTES: Final = 4
 """Of a number in a column, and of a component of a vector."""
@@ -58,11 +60,13 @@ _STATED_BYTES: Final = 2 * sys.getsizeof("2026-12-04") + 100
 _NO_POSTINGS: Final = (array("I"), array("I"))
 _GAP: Final = timedelta(hours=1)
 """Turns of a thread that are further apart belong to different sessions."""
-TIME, NUMBER, EMPTY, ASKS, SHORT, USERS, OF_LAST, OF_OWN, QUOTES, ANOTHER = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512
+TIME, NUMBER, EMPTY, ASKS, SHORT, USERS, OF_LAST, QUOTES, ANOTHER = 1, 2, 4, 8, 16, 32, 64, 128, 256
 """What is known of a node: it names a time or a number; it is a turn that tells nothing; it ends with a question; it is
 a turn of few words; it is the user's, or known beside turns; it is about the turn before, a question that it answers or
-what it corrects or completes; it is about the own turn before that one, too; it quotes somebody who speaks of
-themselves; it tells of a relative or a friend of the user alone."""
+what it corrects or completes; it quotes somebody who speaks of themselves; it tells of a relative or a friend of the
+user alone."""
+_BACK: Final = 6
+"""Turns before a correction in which the turn that it corrects is looked for."""
 _NODE_TERMS: Final = 10
 """A node without terms takes as long to read as a node of so many, about."""
 _FEW: Final = 4
@@ -219,8 +223,9 @@ class ScopeIndex:
         """Where the terms of each node begin, and the end of the last."""
         self.flags = array("H")
         """What is known of each node: ``EMPTY``, ``ASKS`` and others."""
-        self.before, self.after = array("I"), array("I")
-        """The turns before and after each node in its session; the node itself if there is none."""
+        self.before, self.after, self.continued = array("I"), array("I"), array("I")
+        """The turns before and after each node in its session, and the one that it corrects or changes; the node itself
+        if there is none."""
         self.sessions = array("I")
         """The session of each turn; 0 for other records."""
         self.session_lengths = array("Q", [0])
@@ -323,6 +328,7 @@ class ScopeIndex:
         """Find the turn before a node, its session and its author."""
         self.before.append(number)
         self.after.append(number)
+        self.continued.append(number)
         author = self._authors.get(node.who)
         if author is None:
             author = self._authors[node.who] = len(self.names)
@@ -345,22 +351,28 @@ class ScopeIndex:
             self.session_lengths[session] += node.length
             self._length_of_turns += node.length
         self.sessions.append(session)
-        self.flags[number] |= self._about(number, node)
+        if is_correction(node.said) or (self.flags[self.before[number]] & ASKS == 0 and corrects(node.said)):
+            self.continued[number] = self._corrected(number)
+        self.flags[number] |= OF_LAST * self._is_of_last(number, node)
 
-    def _about(self, number: int, node: IndexedNode) -> int:
-        """Return ``OF_LAST`` if a turn is about the turn before it, with ``OF_OWN`` if it is about the own one, too."""
+    def _is_of_last(self, number: int, node: IndexedNode) -> bool:
+        """Return whether a turn is about the turn before it."""
         before = self.before[number]
-        if before == number:
-            return 0
         is_other = self.authors[before] != self.authors[number]
         if self.flags[before] & ASKS:
-            return OF_LAST if is_other else 0
-        is_turn = bool(node.role)
-        if not (is_turn and corrects(node.said)):
-            return OF_LAST if is_other and is_turn and is_bare_answer(node.said, node.role) else 0
-        own = self.before[before]
-        is_own = own != before and self.authors[own] == self.authors[number] and is_other
-        return OF_LAST | OF_OWN if is_own else OF_LAST
+            return is_other
+        if self.continued[number] != number:
+            return self.continued[number] == before
+        return bool(node.role) and is_other and is_bare_answer(node.said, node.role)
+
+    def _corrected(self, number: int) -> int:
+        """Return the turn that a correction is about: the last that its author told, or else the one before it."""
+        before = at = self.before[number]
+        for _ in range(_BACK):
+            if self.authors[at] == self.authors[number] and self.flags[at] & (ASKS | EMPTY) == 0 and at != number:
+                return at
+            at = self.before[at]
+        return before
 
     def copy(self, name: ColumnName) -> Numbers:
         """Return a column with a value for each node, until the next one is read. Nobody writes to it."""
@@ -396,7 +408,8 @@ class ScopeIndex:
         lists = (
             self.keys, self.numbers, self.lengths, self._postings, self._limited, self.stated, self.ends, self.days,
             self.days_of, self._term_numbers, self._terms, self.sequences, self.starts, self.flags, self.before,
-            self.after, self.sessions, self.session_lengths, self._last, self.authors, self._authors, self.names,
+            self.after, self.continued, self.sessions, self.session_lengths, self._last, self.authors, self._authors,
+            self.names,
         )  # fmt: skip
         vectors = self.vectors.bytes if self.vectors is not None else 0
         copies = _COPY_BYTES * len(self.keys)
@@ -483,28 +496,32 @@ class ScopeIndex:
             for number, held in counts.items()
         ]
 
-    def near(self, vector: Sequence[float], count: int) -> list[tuple[float, str]] | None:
-        """Return score and key of the ``count`` nearest nodes, ties by key; None if the server must find them.
+    def near(self, vector: Sequence[float], count: int, valid: Mask | None = None) -> list[tuple[float, str]] | None:
+        """Return score and key of the ``count`` nearest valid nodes, ties by key; None if the server must find them.
 
         A score is (1 + cosine) / 2, rounded to 5 decimals as the server's; the last of these may differ by one.
         """
-        if (found := self.nearest(vector, count)) is None:
+        if (found := self.nearest(vector, count, valid)) is None:
             return None
         near = sorted((-score, self.keys[number]) for number, score in found)
         return [(-score / GRID, key) for score, key in near]
 
-    def nearest(self, vector: Sequence[float], count: int) -> list[tuple[int, int]] | None:
+    def nearest(self, vector: Sequence[float], count: int, valid: Mask | None = None) -> list[tuple[int, int]] | None:
         """Return the nodes of ``near`` by their numbers in any order, with scores in units of 1 / ``GRID``."""
         if self.vectors is None or self.vectors.dimensions != len(vector):
             return None
         if not _LEAST_SIZE < math.hypot(*vector) < 1 / _LEAST_SIZE:  # the sums of its numbers may overflow
             return None
-        places, scores = self.vectors.near(vector, count)
-        numbers: list[int] = np.frombuffer(self.vectors.numbers, dtype=np.uint32)[places].tolist()
+        places, scores = self.vectors.near(vector, count if valid is None else count + int(np.sum(~valid)))
+        of_places = np.frombuffer(self.vectors.numbers, dtype=np.uint32)[places]
+        if valid is not None:
+            is_valid = valid[of_places]
+            of_places, scores = of_places[is_valid], scores[is_valid]
+        numbers: list[int] = of_places.tolist()
         of_numbers: list[int] = scores.tolist()
         found = list(zip(numbers, of_numbers, strict=True))
         if len(found) > count:
-            last = int(scores.min())
+            last = int(np.sort(scores)[-count])
             ties = sorted((each for each in found if each[1] == last), key=lambda each: self.keys[each[0]])
             found = [each for each in found if each[1] > last]
             found += ties[: count - len(found)]
@@ -518,7 +535,7 @@ class ScopeIndex:
         valid[[
             number
             for number, (begins, ends) in self._limited.items()
-            if not ((begins is None or begins <= at) and (ends is None or ends > (since or at)))
+            if not ((begins is None or begins <= at) and (ends is None or ends > (at if since is None else since)))
         ]] = False  # fmt: skip
         return valid
 

@@ -320,7 +320,7 @@ class ScopeIndexes:
         try:
             later, sizes = await asyncio.gather(
                 ask(statements.later(dialect, target, after=index.newest, limit=_MOST_ADDED + 1)),
-                ask(statements.size(dialect, target)),  # of 10,000 nodes half as long as with their characters
+                ask(statements.size(dialect, target, whole=True)),  # half as long as with all characters
             )
             nodes = [node_of(row) for row in later.rows]
         except (QueryFailed, GraphUnavailable, Unfit):

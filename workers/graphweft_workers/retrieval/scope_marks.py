@@ -50,7 +50,7 @@ ADDING: Final = frozenset({"add", "add_unowned"})
 """Mutations whose first mark is a list of what was added; see ``TargetMarks.added``."""
 EMBED: Final = "embed"
 ERASING: Final = (
-    "forget", "update", "erase", "erase_statements", "erase_summaries", "erase_facts", "erase_preferences",
+    "forget", "update", "end", "erase", "erase_statements", "erase_summaries", "erase_facts", "erase_preferences",
     "erase_preference_times", "erase_validity",
 )  # fmt: skip
 OF_EPISODES: Final[Mapping[str, str]] = {

@@ -78,7 +78,8 @@ class SearchRows:
     The columns begin with ``text`` and ``score``; a search within a scope adds ``kind``. Then, by kind:
 
     - memories: ``role``, ``timestamp``, ``author_name``, ``times`` (said by the author, if more than once), ``tags``,
-      ``metadata``, ``pinned``, ``invalid_at`` (of what it said before an update), ``id``; asked for by ids, ``chat_id``
+      ``metadata``, ``pinned``, ``expires_at`` (its own end), ``invalid_at`` (when it ended), ``id``; asked for by ids,
+      ``chat_id``
     - facts, and the lines of a profile, which are facts: ``subject``, ``predicate``, ``object``, ``valid_at``,
       ``invalid_at``, ``doubted_at``, ``doubted_because``, ``created_at``, ``id``
     - preferences, summaries: ``timestamp``, ``id``
@@ -606,7 +607,8 @@ class _Search:
         if len(near) != 1 or not isinstance(self._vector, list):
             return None
         [(of, index)] = near
-        found = index.nearest(self._vector, self._width) if index is not None else None
+        valid = None if index is None else index.valid(targets[of].valid_at, targets[of].valid_since)
+        found = index.nearest(self._vector, self._width, valid) if index is not None else None
         return {(of, number): cosine(score / GRID) for number, score in found} if found else None
 
     async def _nearest_to_question(self, targets: Sequence[SearchTarget]) -> list[Hit] | _NoVector:
@@ -640,7 +642,9 @@ class _Search:
             )
         model = self._embedder.model
         index = self._indexed.get(id(target))
-        near = index.near(vector, limit) if index is not None and side.index is None else None
+        near = None
+        if index is not None and side.index is None:
+            near = index.near(vector, limit, index.valid(target.valid_at, target.valid_since))
         if near:
             return [Hit(key, key, score, of) for score, key in near]
         if side.index is None:

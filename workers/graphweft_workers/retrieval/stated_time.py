@@ -1,7 +1,7 @@
 """How long a text holds by what it says itself: "until Friday", "for two weeks", "my trial ends on 5 May". Pure.
 
-In English and German. The days count from the one on which it was said, so they are the same whenever it is asked for.
-In doubt a text holds without an end: what is past ("I was in Rome until Friday"), how long something has lasted ("for
+In English, German, Spanish and French. The days count from the one on which it was said, whenever it is asked for. In
+doubt a text holds without an end: what is past ("I was in Rome until Friday"), how long something has lasted ("for
 two weeks now", "seit zwei Wochen"), and a time of the day ("until 8"). Of what may mean two days, the later one counts:
 "until May" ends with May.
 """
@@ -13,7 +13,7 @@ from calendar import monthrange
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from graphweft_workers.retrieval.empty_turns import tells_nothing
 from graphweft_workers.retrieval.periods import (
@@ -22,10 +22,17 @@ from graphweft_workers.retrieval.periods import (
     LOOSE,
     MONTH,
     MONTHS,
+    ROMANCE_COUNT,
+    ROMANCE_MONTH,
+    ROMANCE_MONTHS,
+    ROMANCE_UNIT,
+    ROMANCE_WEEKDAYS,
     UNIT,
+    UNIT_OF,
     WEEKDAYS,
     YEAR,
     count_of,
+    is_romance,
     names_of,
     number_of,
 )
@@ -57,7 +64,7 @@ def stated_time(text: str, said: str) -> StatedTime:
     if len(text) > _LONGEST:
         return ALWAYS
     low = text.casefold()
-    if not any(name in low for name in _NAMES) and _DIGIT.search(low) is None:
+    if not any(name in low for name in _NAMES) and _DIGIT.search(low) is None and not is_romance(low):
         return ALWAYS
     try:
         day = date.fromisoformat(said[:10])
@@ -78,22 +85,42 @@ def stated_time(text: str, said: str) -> StatedTime:
 type _Days = tuple[date | None, date | None]
 """The first and the last day; None for none."""
 type _Reader = Callable[[re.Match[str], date], _Days | None]
+type _Table = Sequence[tuple[re.Pattern[str], _Reader]]
 
 
 def _tells(part: str) -> bool:
     return _GREETING.fullmatch(part) is None and not tells_nothing(part, "user")
 
 
+class _Forms(NamedTuple):
+    """The forms of words of two languages."""
+
+    never: re.Pattern[str]
+    past: re.Pattern[str]
+    present: re.Pattern[str]
+    change: re.Pattern[str]
+    starts: _Table
+    until: _Table
+    during: _Table
+    coming: _Table = ()
+    future: re.Pattern[str] = re.compile(r"(?!)")
+
+
 def _time_of(part: str, said: date) -> _Days:
     """Return the days of a part of a text, in small letters."""
-    if _NEVER.search(part) or _PAST.search(part):
+    found = _time_by(_GERMANIC, part, said)
+    return _time_by(_ROMANCE, part, said) if found == (None, None) and is_romance(part) else found
+
+
+def _time_by(forms: _Forms, part: str, said: date) -> _Days:
+    if forms.never.search(part) or forms.past.search(part):
         return None, None
-    begin = _first(_FROM, part, said)
-    end = _first(_UNTIL, part, said)
-    if end is None and _PRESENT.search(part) and (during := _first(_DURING, part, said)) is not None:
-        begin, end = begin or during, None if _CHANGE.search(part) else during
-    if begin is None and end is None and (_FUTURE.search(part) or _CHANGE.search(part)):
-        begin = _first(_COMING, part, said)
+    begin = _first(forms.starts, part, said)
+    end = _first(forms.until, part, said)
+    if end is None and forms.present.search(part) and (during := _first(forms.during, part, said)) is not None:
+        begin, end = begin or during, None if forms.change.search(part) else during
+    if begin is None and end is None and (forms.future.search(part) or forms.change.search(part)):
+        begin = _first(forms.coming, part, said)
     first, last = begin[0] if begin else None, end[1] if end else None
     if last is not None and last < said:
         return None, None
@@ -111,7 +138,7 @@ def _first(patterns: Sequence[tuple[re.Pattern[str], _Reader]], part: str, said:
 
 def _day(match: re.Match[str], said: date) -> _Days | None:
     """Return the days that the group ``day`` names: the first one such from the day on which it was said."""
-    for pattern, read in _DAYS:
+    for pattern, read in (*_DAYS, *_ROMANCE_DAYS):
         if (found := pattern.fullmatch(match["day"])) is not None:
             return read(found, said)
     return None
@@ -119,7 +146,7 @@ def _day(match: re.Match[str], said: date) -> _Days | None:
 
 def _date(match: re.Match[str], said: date) -> _Days | None:
     parts = match.groupdict()
-    month = int(parts["number"]) if parts.get("number") else number_of(match["month"], MONTHS)
+    month = int(parts["number"]) if parts.get("number") else number_of(match["month"], MONTHS, ROMANCE_MONTHS)
     year = int(parts["year"]) if parts.get("year") else None
     day = int(parts["of_month"]) if parts.get("of_month") else None
     for each in range(said.year, said.year + 5) if year is None else (year,):  # 29 February
@@ -145,7 +172,7 @@ def _of_month(match: re.Match[str], said: date) -> _Days | None:
 
 def _weekday(match: re.Match[str], said: date) -> _Days:
     """Return the next such day; "next Friday" may be that of this week, or of the next."""
-    number = number_of(match["weekday"], WEEKDAYS) - 1
+    number = number_of(match["weekday"], WEEKDAYS, ROMANCE_WEEKDAYS) - 1
     coming = said + timedelta(days=(number - said.weekday() - 1) % 7 + 1)
     if match["next"]:
         monday = said + timedelta(days=7 - said.weekday())
@@ -162,7 +189,7 @@ def _weekend(match: re.Match[str], said: date) -> _Days:
 def _calendar(match: re.Match[str], said: date) -> _Days:
     """Return this week, month or year, or the next; ``end`` stands for its last day."""
     on = 1 if match.groupdict().get("next") else 0
-    unit = match["unit"][0]
+    unit = UNIT_OF[match["unit"]]
     if unit == "w":
         first = said + timedelta(days=7 * on - said.weekday())
         last = first + timedelta(days=6)
@@ -188,8 +215,8 @@ def _days_on(days: int) -> _Reader:
 def _span(match: re.Match[str], said: date) -> _Days:
     """Return so many days, weeks, months or years from the day on which it was said; "a few" may be one more."""
     count = count_of(match["count"]) + (match["count"] in LOOSE)
-    unit = match["unit"][0]
-    days = {"d": 1, "t": 1, "w": 7}.get(unit)
+    unit = UNIT_OF[match["unit"]]
+    days = {"d": 1, "w": 7}.get(unit)
     if days is not None:
         return said, said + timedelta(days=count * days)
     return said, _months_on(said, count * (1 if unit == "m" else 12))
@@ -222,13 +249,14 @@ _SPEAKER: Final = (
 )
 _PART: Final = re.compile(
     r"(?<!\b(?:Dr|Mr|Ms|St)\.)(?<!\bMrs\.)(?<!\bProf\.)(?<=[^\d\s][.!?])\s+|[\r\n;]+|"
-    rf",? (?:and|but|so|und|aber|denn) (?={_SPEAKER})",
+    rf",? (?:and|but|so|und|aber|denn) (?={_SPEAKER})|,? (?:y|pero|porque|et) |"
+    r",? mais (?=(?:je|il|elle|on|nous|mon|ma|mes|le|la|les)\b|[jl].)",
     re.IGNORECASE,
 )
 _GREETING: Final = re.compile(
     r"(?:(?:hi|hey|hello|thanks|thank you|please|ok|okay|sure|yes|no|well|oh|by the way|btw|fyi|just so you know|good "
     r"(?:morning|day|evening|news)|hallo|danke|bitte|ja|nein|guten (?:morgen|tag|abend)|\u00fcbrigens|zur info|all|"
-    r"everyone|everybody|zusammen|there|again)\b[\s,.!:]*)+",
+    r"everyone|everybody|zusammen|there|again|hola|gracias|bonjour|salut|merci)\b[\s,.!:]*)+",
     re.IGNORECASE,
 )
 _NEVER: Final = re.compile(
@@ -306,7 +334,7 @@ _AGAIN: Final = (
 )
 
 
-def _table(*pairs: tuple[str, _Reader]) -> Sequence[tuple[re.Pattern[str], _Reader]]:
+def _table(*pairs: tuple[str, _Reader]) -> _Table:
     return tuple((re.compile(rf"(?<!\w){pattern}"), read) for pattern, read in pairs)
 
 
@@ -361,3 +389,73 @@ _COMING: Final = _table(
     (r"(?P<day>(?:next|n\u00e4chste[nrs]?|kommende[nrs]?) \w+)", _day),
     (rf"(?P<day>tomorrow|morgen|\u00fcbermorgen|this (?:{names_of(WEEKDAYS)})|(?:{names_of(WEEKDAYS)}))\b", _day),
 )
+_GERMANIC: Final = _Forms(_NEVER, _PAST, _PRESENT, _CHANGE, _FROM, _UNTIL, _DURING, _COMING, _FUTURE)
+_R_NEXT: Final = r"(?P<next>próxim[oa]|prochaine?|que viene)"
+_R_UNIT: Final = r"(?P<unit>semana|mes|año|semaine|mois|année|an)\b"
+_R_WEEKDAY: Final = rf"(?P<weekday>{names_of(ROMANCE_WEEKDAYS)})"
+_R_TODAY: Final = r"hoy|aujourd'hui|esta (?:mañana|tarde|noche)|ce (?:matin|soir)|cet après-midi"
+_R_TOMORROW: Final = r"pasado mañana|après-demain|(?<!la )(?<!esta )mañana|demain"
+_ROMANCE_DAYS: Final[_Table] = tuple(
+    (re.compile(pattern), read)
+    for pattern, read in (
+        (rf"{YEAR}-(?P<number>\d{{1,2}})-{_OF_MONTH}", _date),
+        (rf"{_OF_MONTH}(?:er)? (?:de )?{ROMANCE_MONTH}(?: (?:del? )?{YEAR})?", _date),
+        (rf"(?:fin|final|finales)(?: del? mes)? (?:de |d')?{ROMANCE_MONTH}(?: (?:del? )?{YEAR})?", _date),
+        (rf"{ROMANCE_MONTH}(?: (?:del? )?{YEAR})?", _date),
+        (rf"(?P<end>fin|final|finales) (?:del? |de l.|du )(?:la |est[ea] |(?P<next>próximo ))? ?{_R_UNIT}", _calendar),
+        (rf"(?P<next>próximo) {_R_WEEKDAY}", _weekday),
+        (rf"{_R_WEEKDAY}(?: {_R_NEXT})?", _weekday),
+        (r"(?:(?P<next>próximo) )?(?:fin de semana|week-?end)", _weekend),
+        (rf"(?P<next>próxim[oa]) {_R_UNIT}", _calendar),
+        (rf"(?:est[ae] |cette |ce )?{_R_UNIT}(?: {_R_NEXT})?", _calendar),
+        (_R_TODAY, _days_on(0)),
+        (r"pasado mañana|après-demain", _days_on(2)),
+        (_R_TOMORROW, _days_on(1)),
+        (rf"{_OF_MONTH}(?P<am>)(?! (?:de|h|heures|horas)\b)", _of_month),
+    )
+)  # fmt: skip
+_R_ANY: Final = rf"(?P<day>{'|'.join(_plain(pattern.pattern) for pattern, _ in _ROMANCE_DAYS)})(?!\w)"
+_R_SOME: Final = rf"{ROMANCE_COUNT} (?:próxim[oa]s |prochaine?s )?{ROMANCE_UNIT}"
+_R_ENDS: Final = r"(?:termina|acaba|finaliza|vence|caduca|expira|se termine|finit|prend fin|expire)"
+_ROMANCE: Final = _Forms(
+    never=re.compile(
+        r"\b(?:cada|tod[oa]s l[oa]s|siempre|normalmente|a menudo|suelo|suele|desde hace|desde que|llevo|lleva|llevamos|"
+        r"chaque|tou(?:s|tes) les|toujours|souvent|d'habitude|depuis)\b|\b(?:los|les) "
+        rf"(?:{names_of(ROMANCE_WEEKDAYS)})s?\b|\b(?:{names_of(ROMANCE_WEEKDAYS)}) (?:a|au) |"
+        rf"\bdesde (?:{names_of(ROMANCE_MONTHS)}|\d)"
+    ),
+    past=re.compile(
+        r"\b(?:ayer|anoche|anteayer|pasad[oa]s?(?! mañana)|hace \w+ \w+|era|eran|éramos|fui|fue|fuimos|fueron|"
+        r"(?:est|t)uv\w+|\w{2,}aba(?:s|n|mos)?|tenía\w*|vivía\w*|había\w*|viví|hic\w+|(?:esper|mir|prepar)é|"
+        r"(?:h[ae]|has|hemos|han) \w+(?:do|to|cho)|\w{2,}ó|"
+        r"(?<!est )(?<!sont )(?<!suis )(?!caf|jos|qu|cong|thé)\w{2,}(?<![aei]r)é|"
+        r"hier|derni(?:er|ère)s?|il y a \w+ \w+|(?:ét|av|habit|travaill|viv|log)ai\w+|"
+        r"(?:ai|as|a|avons|avez|ont) (?:\w+(?:é|i|u|is|it)|fait)|"
+        r"(?:suis|est|sommes|sont) (?:allé|venu|resté|parti|rentré|arrivé)\w*)\b"
+    ),
+    present=re.compile(
+        r"\b(?:est(?:oy|á|amos|án|aré|ará)|es|son|tengo|tiene|trabajo|vivo|uso|tomo|cuido|duermo|funciona|será|alojo|"
+        r"suis|est|sommes|sont|ai|avons|ont|travaille|habite|loge|utilise|prends|garde|dors|remplace|serai|sera|serons)\b"
+    ),
+    change=re.compile(r"\b(?:mud\w+|emp(?:ie|e)z\w+|comienz\w+|cambi\w+|dejo|caso|casamos|(?:déménag|commenc|chang|quitt|mari)\w+)\b"),
+    starts=_table(
+        (rf"(?:a partir del?|à partir (?:du|de|d'|de la)|dès) ?(?:el |la |le )?{_R_ANY}", _day),
+        (rf"desde (?:el |la )(?=próxim|\w+ (?:próxim|que viene)){_R_ANY}", _day),
+    ),
+    until=_table(
+        (rf"(?:hasta|jusqu'(?:à|au|en)|jusque)(?: el| la| le| a)? {_R_ANY}", _day),
+        (rf"{_R_ENDS}(?: el| en| a| le| à la| la)? {_R_ANY}", _day),
+        (rf"{_R_ENDS} (?:en|dentro de|dans) {_R_SOME}", _after_span),
+        (rf"(?:es válid[oa]|vale|dura|est valable|dure) (?:por |durante |pendant )?{_R_SOME}", _span),
+    ),
+    during=_table(
+        (rf"(?:durante|por|pendant|pour) (?:los |las |les )?{_R_SOME}", _span),
+        (rf"(?:los|las) próxim[oa]s {_R_SOME}", _span),
+        (rf"les {ROMANCE_COUNT} prochaine?s {ROMANCE_UNIT}", _span),
+        (rf"(?P<next>próxim[oa]) {_R_UNIT}", _calendar),
+        (rf"{_R_UNIT} {_R_NEXT}", _calendar),
+        (rf"(?:est[ae]|cette|ce|tod[oa] (?:la|el)|tout(?:e la| le)) {_R_UNIT}", _calendar),
+        (r"(?:este |el |ce |le )(?:(?P<next>próximo) )?(?:fin de semana|week-?end)\b", _weekend),
+        (rf"(?P<day>{_R_TODAY}|{_R_TOMORROW})\b", _day),
+    ),
+)  # fmt: skip

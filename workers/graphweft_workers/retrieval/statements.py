@@ -32,9 +32,9 @@ class Statement:
     params: dict[str, Any]
 
 
-def size(dialect: GraphDialect, target: SearchTarget) -> Statement:
-    """Return the number of texts and the sum of their terms (0 if no property stores it)."""
-    source, params = _scoped(dialect, target)
+def size(dialect: GraphDialect, target: SearchTarget, *, whole: bool = False) -> Statement:
+    """Return the number of texts and the sum of their terms (0 if no property stores it); ``whole``: at any time."""
+    source, params = _scoped(dialect, replace(target, valid_at=None) if whole else target)
     length = target.text.length if target.text else None
     total = f"sum(n.{dialect.quoted(length)})" if length else "0"
     return Statement(f"{source} RETURN count(n), {total}", params)
@@ -343,7 +343,8 @@ def _values(target: SearchTarget) -> dict[str, Any]:
     values: dict[str, Any] = {f"__gw_{name}": value for name, value in {**target.origin_scope, **target.scope}.items()}
     values |= {f"__gw_filter{number}": value for number, (_, value) in enumerate(target.filters)}
     if target.valid_at is not None:
-        values |= {"__gw_valid_at": target.valid_at, "__gw_valid_since": target.valid_since or target.valid_at}
+        since = target.valid_at if target.valid_since is None else target.valid_since
+        values |= {"__gw_valid_at": target.valid_at, "__gw_valid_since": since}
     return values
 
 

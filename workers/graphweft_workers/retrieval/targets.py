@@ -32,21 +32,24 @@ _FACT_COLUMNS: Final = (
     "subject", "predicate", "object", "valid_at", "invalid_at", "doubted_at", "doubted_because", "created_at", "id",
 )  # fmt: skip
 _MEMORY_COLUMNS: Final = (
-    "role", "timestamp", "author_name", "times", "tags", "metadata", "pinned", "invalid_at", "id",
+    "role", "timestamp", "author_name", "times", "tags", "metadata", "pinned", "expires_at", "invalid_at", "id",
 )  # fmt: skip
 
 
 def searched(query: SearchQuery, *, now: str, since: str) -> tuple[SearchTarget, ...]:
     """Return the targets of a search within scopes, with its filters.
 
-    What ends must hold at ``now``, or at any time from ``since`` on if that is earlier.
+    What ends must hold at ``now``, or at any time from ``since`` on if that is earlier. With ids, or if the query
+    includes what has ended, it may have held at any time.
     """
     own = None if query.memory is None else query.memory.user_id
     found = [target for scope in query.scopes for target in scoped(query.of, scope, now=now)]
-    if since < now or query.as_of is not None:
+    if query.include_ended or query.ids is not None:
+        found = [target if target.valid_at is None else replace(target, valid_since="") for target in found]
+    elif since < now or query.as_of is not None:
         found = [target if target.valid_at is None else replace(target, valid_since=since) for target in found]
-        if query.of in EMBEDDED:
-            found += [_versions(scope, now=now, since=since) for scope in query.scopes]
+    if (since < now or query.as_of is not None) and query.of in EMBEDDED:
+        found += [_versions(scope, now=now, since=since) for scope in query.scopes]
     if query.tags or query.metadata:
         found = [target for target in found if target.kind == _MEMORY]
     return tuple(_filtered(_with_users(target, own), query, now) for target in found)
@@ -84,7 +87,7 @@ def _filtered(target: SearchTarget, query: SearchQuery, now: str) -> SearchTarge
         filters.append((f"{time} >= {{value}}", utc_text(query.since)))
     if query.until is not None:
         filters.append((f"{time} < {{value}}", utc_text(query.until)))
-    if query.as_of is not None and target.valid_at is None:
+    if query.as_of is not None and (target.valid_at is None or MEMORY_LABEL in target.labels):
         filters.append((f"{time} <= {{value}}", now))
     return replace(target, filters=tuple(filters)) if filters else target
 
@@ -99,7 +102,7 @@ def scoped(of: Searched, scope: Mapping[str, str], *, now: str) -> tuple[SearchT
     match of:
         case "all":
             return (
-                memories(scope),
+                memories(scope, now=now),
                 _facts(scope, now),
                 _stated_facts(scope, now, in_thread=True),
                 _preferences(scope),
@@ -107,7 +110,7 @@ def scoped(of: Searched, scope: Mapping[str, str], *, now: str) -> tuple[SearchT
                 _statements(scope),
             )
         case "memories":
-            return (memories(scope),)
+            return (memories(scope, now=now),)
         case "facts":
             return _facts(wide if "user_id" in scope else scope, now), _stated_facts(scope, now, in_thread=False)
         case "preferences":
@@ -123,20 +126,35 @@ def scoped(of: Searched, scope: Mapping[str, str], *, now: str) -> tuple[SearchT
             return ()
 
 
-def memories(scope: Mapping[str, str]) -> SearchTarget:
-    """Return the target of memories. Their vectors have no index: a search compares all vectors of the scope."""
+def memories(scope: Mapping[str, str], *, now: str) -> SearchTarget:
+    """Return the target of memories that have not ended at ``now`` by themselves.
+
+    Their vectors have no index: a search compares all vectors of the scope.
+    """
     vector = VectorSide(property="embedding", model="embedding_model", size="embedding_size")
     shown = _MEMORY_COLUMNS
-    counted = {"times": "null", "invalid_at": "null"}  # the search counts equal texts, and knows what has ended
+    ended = "CASE WHEN node.expires_at <= $__gw_valid_at THEN node.expires_at ELSE null END"
+    counted = {"times": "null", "invalid_at": ended}  # the search counts equal texts, and knows what else has ended
     turn = ("coalesce(n.thread_id, n.chat_id)", "n.role", "n.author_name")
     return _target(
-        MEMORY_LABEL, _MEMORY, "timestamp", shown, scope, known_by=None, vector=vector, expressions=counted, turn=turn
+        MEMORY_LABEL,
+        _MEMORY,
+        "timestamp",
+        shown,
+        scope,
+        known_by=None,
+        vector=vector,
+        expressions=counted,
+        turn=turn,
+        valid_at=now,
+        validity=("holds_from", "expires_at"),
     )
 
 
 def _versions(scope: Mapping[str, str], *, now: str, since: str) -> SearchTarget:
     """Return the target of what memories said before they were updated. They are found by words."""
-    own = {"times": "null", "tags": "null", "metadata": "null", "pinned": "null", "invalid_at": "node.valid_to"}
+    lacking = ("times", "tags", "metadata", "pinned", "expires_at")
+    own = {**dict.fromkeys(lacking, "null"), "invalid_at": "node.valid_to"}
     return _target(
         VERSION,
         _MEMORY,

@@ -27,7 +27,7 @@ from graphweft_workers.features.memory.summariser import ConversationFailed, Mem
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.job import AppWait, Job, JobEvent, JobSkip
-from graphweft_workers.retrieval.records import MEMORY_LABEL, NOT_PINNED
+from graphweft_workers.retrieval.records import LASTING, MEMORY_LABEL, NOT_PINNED
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.timing import TIMING, MemoryTiming
 
@@ -42,13 +42,14 @@ _REMEMBERED: Final = 10_000
 
 _SCOPE: Final = ", ".join(f"m.{name} AS {name}" for name in SCOPES)
 _THREADS: Final = (
-    f"MATCH (m:{MEMORY_LABEL} {{chat_id: $chat_id}}) WHERE m.summary_id IS NULL AND {NOT_PINNED} "
+    f"MATCH (m:{MEMORY_LABEL} {{chat_id: $chat_id}}) WHERE m.summary_id IS NULL AND {NOT_PINNED} AND {LASTING} "
     f"WITH {_SCOPE}, count(m) AS memories WHERE memories >= $least "
     f"RETURN {', '.join(SCOPES)} ORDER BY {', '.join(f"coalesce({name}, '')" for name in SCOPES)} LIMIT 1000"
 )
 _SAME_SCOPE: Final = " AND ".join(f"coalesce(m.{name}, '') = ${name}" for name in SCOPES)
 _OLDEST: Final = (
-    f"MATCH (m:{MEMORY_LABEL} {{chat_id: $chat_id}}) WHERE m.summary_id IS NULL AND {NOT_PINNED} AND {_SAME_SCOPE} "
+    f"MATCH (m:{MEMORY_LABEL} {{chat_id: $chat_id}}) WHERE m.summary_id IS NULL AND {NOT_PINNED} "
+    f"AND {LASTING} AND {_SAME_SCOPE} "
     "RETURN m.id, m.role, m.text, m.timestamp, m.author_name, m.recorded, m.stated "
     "ORDER BY m.timestamp, m.recorded, m.event_id, m.id LIMIT $count"
 )

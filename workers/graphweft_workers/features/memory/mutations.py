@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -82,22 +83,35 @@ _ADD: Final = (
     "m.message_id = message.message_id, m.author_name = message.author_name, m.terms = message.terms, "
     f"m.length = message.length, m.unsearched = message.unsearched, m.stated = message.stated, {_scope('m')}, "
     "m.tags = message.tags, m.metadata = message.metadata, m.metadata_terms = message.metadata_terms, "
+    "m.expires_at = message.expires_at, m.holds_from = null, "
     "m.valid_from = null, m.version = null, "  # a message that is said again says what it said
     "m.event_id = $event_id, m.recorded = $recorded, m.partition = $partition"
 )
 # What it said before becomes a version that has ended. The version counts as old as the memory, so an erasure reaches
 # both, in whatever order it and the update apply.
 _KEPT: Final = (
-    "text", "role", "timestamp", "message_id", "author_name", "terms", "length", "unsearched", "valid_from", "chat_id",
+    "text", "role", "message_id", "author_name", "terms", "length", "unsearched", "valid_from", "chat_id",
     "recorded", "partition", *SCOPES,
 )  # fmt: skip
+_UPDATED: Final = f"MATCH (m:{MEMORY_LABEL} {{id: $memory_id, chat_id: $chat_id}}) WHERE "
+_KEEP: Final = (
+    f"MERGE (v:{VERSION} {{id: $version, scopes: m.scopes}}) SET v.memory_id = m.id, "
+    "v.timestamp = coalesce(m.holds_from, m.timestamp), "
+    "v.valid_to = CASE WHEN m.expires_at < $at THEN m.expires_at ELSE $at END, "
+    f"{', '.join(f'v.{name} = m.{name}' for name in _KEPT)} "
+)
 _UPDATE: Final = (
-    f"MATCH (m:{MEMORY_LABEL} {{id: $memory_id, chat_id: $chat_id}}) WHERE coalesce(m.version, '') <> $version "
-    f"MERGE (v:{VERSION} {{id: $version, scopes: m.scopes}}) "
-    f"SET v.memory_id = m.id, v.valid_to = $at, {', '.join(f'v.{name} = m.{name}' for name in _KEPT)} "
+    f"{_UPDATED}coalesce(m.version, '') <> $version {_KEEP}"
     "SET m.text = $text, m.author_name = coalesce($author_name, m.author_name), m.timestamp = $at, m.valid_from = $at, "
+    "m.holds_from = null, "
     "m.version = $version, m.terms = $terms, m.length = $length, m.unsearched = $unsearched, m.stated = null, "
     "m.embedding = null, m.embedding_model = null, m.embedding_size = null"
+)
+# What has ended and holds again did not hold in between. A memory that an end changes before it ends held all the time.
+_RENEW: Final = f"{_UPDATED}m.expires_at <= $at {_KEEP}SET m.holds_from = $at"
+_END: Final = (
+    f"MATCH (m:{MEMORY_LABEL} {{id: $memory_id, chat_id: $chat_id}}) SET m.expires_at = $expires_at, "
+    "m.stated = CASE WHEN $expires_at IS NULL THEN m.stated ELSE null END"
 )
 _LABEL: Final = (
     f"MATCH (m:{MEMORY_LABEL} {{id: $memory_id, chat_id: $chat_id}}) "
@@ -315,6 +329,8 @@ _TEXTS: Final[dict[str, tuple[str, str]]] = {
     "revive_judged_updated": ("memory.update", f"{_STATEMENTS_OF_UPDATED}{_ENDED_OF}{_OF_ENDED}{_ENDS}"),
     "forget_updated": ("memory.update", f"{_STATEMENTS_OF_UPDATED}DETACH DELETE s"),
     "update": ("memory.update", _UPDATE),
+    "renew": ("memory.update", _RENEW),
+    "end": ("memory.update", _END),
     "label": ("memory.update", _LABEL),
     "mark_elsewhere": ("memory.erase", MARKS[0]),
     "mark": ("memory.erase", MARKS[1]),
@@ -496,7 +512,9 @@ def _add(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said:
     for number, message in enumerate(payload.messages):
         id = memory_id(event.source, event.id, number)
         time = message.time or moments_later(event.time, number)
-        found = reader.statements(message.text, year=time.year) if message.role == "user" else []
+        # What ends by itself claims nothing beyond its end, so it ends no claim, and leaves no statement.
+        is_lasting = message.role == "user" and message.expires_at is None
+        found = reader.statements(message.text, year=time.year) if is_lasting else []
         messages.append(
             {
                 "id": id,
@@ -507,6 +525,7 @@ def _add(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said:
                 "message_id": message.message_id,
                 "author_name": message.author_name,
                 "stated": len(found) or None,
+                "expires_at": None if message.expires_at is None else utc_text(message.expires_at),
                 **stored_terms(words, message.searched),
                 **_labels(message),
             }
@@ -735,11 +754,14 @@ def _update(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said
     payload = MemoryUpdate.model_validate(event.data)
     which = {"memory_id": payload.memory_id, "chat_id": event.chatid}
     said: list[tuple[str, _Params]] = []
-    if payload.text is not None and payload.searched is not None:
+    at = utc_text(payload.time or event.time)
+    version = version_of(event.source, event.id, event.chatid, payload.memory_id)
+    if payload.text is not None or isinstance(payload.expires_at, datetime):  # what it stated holds no more
         without = which | {"gone": [payload.memory_id]}
         said += [(id, without) for id in ("revive_updated", "recount_updated", "revive_judged_updated")]
         said += _follow("follow_updated", without, dependents)
         said.append(("forget_updated", which))
+    if payload.text is not None and payload.searched is not None:
         said.append((
             "update",
             which
@@ -747,10 +769,15 @@ def _update(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said
             | {
                 "text": payload.text,
                 "author_name": payload.author_name,
-                "at": utc_text(payload.time or event.time),
-                "version": version_of(event.source, event.id, event.chatid, payload.memory_id),
+                "at": at,
+                "version": version,
             },
         ))  # fmt: skip
+    if payload.expires_at is not None:
+        if payload.text is None:
+            said.append(("renew", which | {"at": at, "version": version}))
+        ends = utc_text(payload.expires_at) if isinstance(payload.expires_at, datetime) else None
+        said.append(("end", which | {"expires_at": ends}))
     labels = {**_labels(payload), "pinned": payload.pinned}
     if any(each is not None for each in labels.values()):
         said.append(("label", which | labels))

@@ -206,7 +206,7 @@ class MemorySearchSuite(SearchFixtures):
             assert ids(found) == model.latest(scope)[:7]
             assert found.table.columns == (
                 "text", "score", "kind", "role", "timestamp", "author_name", "times", "tags", "metadata", "pinned",
-                "invalid_at", "id",
+                "expires_at", "invalid_at", "id",
             )  # fmt: skip
             assert set(scores(found)) == {None}, "nothing was compared, so there is no score"
 

@@ -10,6 +10,7 @@ import pytest
 
 from graphweft_contracts import QueryFailed
 from graphweft_workers.embedding.protocol import EmbedderUnavailable
+from graphweft_workers.testing.suites.memory_end_suite import MemoryEndSuite
 from graphweft_workers.testing.suites.memory_filter_suite import MemoryFilterSuite
 from graphweft_workers.testing.suites.memory_model import batches
 from graphweft_workers.testing.suites.memory_search_suite import MemorySearchSuite
@@ -28,7 +29,7 @@ from graphweft_workers.testing.suites.search_kit import (
 from graphweft_workers.testing.waiting import until
 
 
-class SearchSuite(MemorySearchSuite, MemoryFilterSuite):
+class SearchSuite(MemorySearchSuite, MemoryFilterSuite, MemoryEndSuite):
     """What every search promises on the graph of a driver: of memories, and of indexes of others."""
 
     async def test_an_index_is_searched_by_vector(self, kit: SearchKit) -> None:

@@ -55,7 +55,8 @@ export function show(root, { app, signal }) {
     fill(result, el("div", { class: "columns even" },
       el("section", { class: "sheet", "aria-label": "Memories" }, found.memories.length ? table(`The latest memories (${found.limit} at most)`, [
         { title: "Time (UTC)", keep: true, cell: (row) => clock(row.time).slice(0, 19) }, { title: "Role", cell: (row) => tag(row.role ?? "none") },
-        { title: "Text", cell: (row) => row.text }], found.memories) : el("p", { class: "quiet" }, "No memories in this scope.")),
+        { title: "Text", cell: (row) => row.text },
+        { title: "To", keep: true, cell: (row) => (row.expires_at ? clock(row.expires_at).slice(0, 19) : "open") }], found.memories) : el("p", { class: "quiet" }, "No memories in this scope.")),
       el("section", { class: "sheet", "aria-label": "Facts" }, found.facts.length ? table(`The latest facts (${found.limit} at most), past ones too`, [
         { title: "Fact", cell: (row) => row.text ?? `${row.subject} ${row.predicate} ${row.object}` },
         { title: "From", keep: true, cell: (row) => clock(row.valid_from).slice(0, 10) }, { title: "To", keep: true, cell: (row) => (row.valid_to ? clock(row.valid_to).slice(0, 10) : "open") },

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from graphweft_workers.retrieval.continued_turns import corrects, is_bare_answer, quotes_another
+from graphweft_workers.retrieval.continued_turns import corrects, is_bare_answer, is_correction, quotes_another
 from graphweft_workers.retrieval.empty_turns import tells_nothing
 from graphweft_workers.retrieval.questions import has_number, has_time, tells_words
 from graphweft_workers.retrieval.ranking import GRID, K1, B, Candidate, idf
@@ -33,7 +33,9 @@ type Numbers = NDArray[np.int64]
 """Of nodes, terms or sessions; or counts."""
 type Floats = NDArray[np.float64]
 type Mask = NDArray[np.bool_]
-type ColumnName = Literal["lengths", "before", "after", "flags", "sessions", "days_of", "authors", "starts"]
+type ColumnName = Literal[
+    "lengths", "before", "after", "continued", "flags", "sessions", "days_of", "authors", "starts"
+]
 
 ITEM_BYTES: Final = 4
 """Of a number in a column, and of a component of a vector."""
@@ -58,11 +60,13 @@ _STATED_BYTES: Final = 2 * sys.getsizeof("2026-12-04") + 100
 _NO_POSTINGS: Final = (array("I"), array("I"))
 _GAP: Final = timedelta(hours=1)
 """Turns of a thread that are further apart belong to different sessions."""
-TIME, NUMBER, EMPTY, ASKS, SHORT, USERS, OF_LAST, OF_OWN, QUOTES, ANOTHER = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512
+TIME, NUMBER, EMPTY, ASKS, SHORT, USERS, OF_LAST, QUOTES, ANOTHER = 1, 2, 4, 8, 16, 32, 64, 128, 256
 """What is known of a node: it names a time or a number; it is a turn that tells nothing; it ends with a question; it is
 a turn of few words; it is the user's, or known beside turns; it is about the turn before, a question that it answers or
-what it corrects or completes; it is about the own turn before that one, too; it quotes somebody who speaks of
-themselves; it tells of a relative or a friend of the user alone."""
+what it corrects or completes; it quotes somebody who speaks of themselves; it tells of a relative or a friend of the
+user alone."""
+_BACK: Final = 6
+"""Turns before a correction in which the turn that it corrects is looked for."""
 _NODE_TERMS: Final = 10
 """A node without terms takes as long to read as a node of so many, about."""
 _FEW: Final = 4
@@ -217,9 +221,9 @@ class ScopeIndex:
         """Where the terms of each node begin, and the end of the last."""
         self.flags = array("H")
         """What is known of each node: ``EMPTY``, ``ASKS`` and others."""
-        self.before = array("I")
-        """The turn before each node in its session; the node itself if there is none."""
-        self.after = array("I")
+        self.before, self.after, self.continued = array("I"), array("I"), array("I")
+        """The turn before each node in its session, the one after it, and the one that it corrects or changes; the node
+        itself if there is none."""
         self.sessions = array("I")
         """The session of each turn; 0 for other records."""
         self.session_lengths = array("Q", [0])
@@ -311,6 +315,7 @@ class ScopeIndex:
         """Find the turn before a node, its session and its author."""
         self.before.append(number)
         self.after.append(number)
+        self.continued.append(number)
         author = self._authors.get(node.who)
         if author is None:
             author = self._authors[node.who] = len(self.names)
@@ -333,22 +338,28 @@ class ScopeIndex:
             self.session_lengths[session] += node.length
             self._length_of_turns += node.length
         self.sessions.append(session)
-        self.flags[number] |= self._about(number, node)
+        self.flags[number] |= OF_LAST * self._is_of_last(number, node)
+        if is_correction(node.said) or (self.flags[self.before[number]] & ASKS == 0 and corrects(node.said)):
+            self.continued[number] = self._corrected(number)
 
-    def _about(self, number: int, node: IndexedNode) -> int:
-        """Return ``OF_LAST`` if a turn is about the turn before it, with ``OF_OWN`` if it is about the own one, too."""
+    def _is_of_last(self, number: int, node: IndexedNode) -> bool:
+        """Return whether a turn is about the turn before it."""
         before = self.before[number]
         if before == number:
-            return 0
+            return False
         is_other = self.authors[before] != self.authors[number]
         if self.flags[before] & ASKS:
-            return OF_LAST if is_other else 0
-        is_turn = bool(node.role)
-        if not (is_turn and corrects(node.said)):
-            return OF_LAST if is_other and is_turn and is_bare_answer(node.said, node.role) else 0
-        own = self.before[before]
-        is_own = own != before and self.authors[own] == self.authors[number] and is_other
-        return OF_LAST | OF_OWN if is_own else OF_LAST
+            return is_other
+        return bool(node.role) and (corrects(node.said) or (is_other and is_bare_answer(node.said, node.role)))
+
+    def _corrected(self, number: int) -> int:
+        """Return the turn that a correction is about: the last that its author told, or else the one before it."""
+        before = at = self.before[number]
+        for _ in range(_BACK):
+            if self.authors[at] == self.authors[number] and self.flags[at] & (ASKS | EMPTY) == 0 and at != number:
+                return at
+            at = self.before[at]
+        return before
 
     def copy(self, name: ColumnName) -> Numbers:
         """Return a column with a value for each node, until the next one is read. Nobody writes to it."""
@@ -384,7 +395,8 @@ class ScopeIndex:
         lists = (
             self.keys, self.numbers, self.lengths, self._postings, self._limited, self.stated, self.days,
             self.days_of, self._term_numbers, self._terms, self.sequences, self.starts, self.flags, self.before,
-            self.after, self.sessions, self.session_lengths, self._last, self.authors, self._authors, self.names,
+            self.after, self.continued, self.sessions, self.session_lengths, self._last, self.authors, self._authors,
+            self.names,
         )  # fmt: skip
         vectors = self.vectors.bytes if self.vectors is not None else 0
         copies = _COPY_BYTES * len(self.keys)

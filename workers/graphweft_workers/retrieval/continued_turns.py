@@ -24,9 +24,9 @@ _POINTING: Final = re.compile(
 _NAMED: Final = re.compile(
     r"(?:(?:oh|ah|hm+|sorry|oops|whoops|no|ups|oh nein)[\s,!.]+)*(?:correction|korrektur|scratch that|i meant|"
     r"(?:actually|wait),? no|no,? (?:actually|wait)|my (?:mistake|bad)|i (?:mixed|got|messed) "
-    r"(?:that|it|this|them|those) (?:up|wrong)|i (?:was wrong|misspoke|made a mistake)|that was (?:wrong|a typo|a mistake)|"
-    r"nein,? (?:doch|moment|warte)|moment,? n(?:ein|icht)|ich meinte|das stimmt nicht|ich habe mich (?:geirrt|vertan)|"
-    r"(?:mein|das war ein) (?:fehler|irrtum))\b"
+    r"(?:that|it|this|them|those) (?:up|wrong)|i (?:was wrong|misspoke|made a mistake)|that was (?:wrong|a "
+    r"typo|a mistake)|nein,? (?:doch|moment|warte)|moment,? n(?:ein|icht)|ich meinte|das stimmt nicht|ich habe "
+    r"mich (?:geirrt|vertan)|(?:mein|das war ein) (?:fehler|irrtum))\b"
     r"|(?:oh[\s,!.]+)?(?:oops|whoops|ups)\b[\s,:;!.\u2014-]+(?:the|my|our|it|that|der|die|das|mein\w*)\b.*"
     r"\b(?:is|are|should be|ist|sind)\b|(?:oh[\s,!.]+)?(?:oops|whoops|ups)\b[\s,:;!.\u2014-]+(?:it|that)['\u2019]s\b"
 )

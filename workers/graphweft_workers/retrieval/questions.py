@@ -36,6 +36,8 @@ class _Asking:
     """Words of a question that does not ask how things are now."""
     to_come: re.Pattern[str]
     """Words of a question that asks how things will be."""
+    present: re.Pattern[str]
+    """Words of a question that asks how things are."""
 
 
 _ENGLISH: Final = _Asking(
@@ -52,6 +54,7 @@ _ENGLISH: Final = _Asking(
         r"\b(?:will|won't|going to|next|tomorrow|soon)\b|'ll\b|\b(?:from|after|until|till) "
         rf"(?:\d|the|{names_of(MONTHS)}|{names_of(WEEKDAYS)})"
     ),
+    present=re.compile(r"\b(?:is|are|am|do|does|has|have|who|which)\b|['\u2019]s\b"),
 )
 _GERMAN: Final = _Asking(
     when=re.compile(
@@ -68,6 +71,7 @@ _GERMAN: Final = _Asking(
         r"\b(?:werde|wirst|wird|werden|n\u00e4chste[nmrs]?|kommende[nmrs]?|\u00fcbermorgen|bald)\b|\b(?:ab|bis|nach) "
         rf"(?:\d|de[mr]|{names_of(MONTHS)}|{names_of(WEEKDAYS)})"
     ),
+    present=re.compile(r"\b(?:ist|sind|bin|hat|haben|habe)\b|\b(?:wo|wie|was|wer|welche\w*|wann) \w+t\b"),
 )
 _TIME_WORDS: Final = frozenset(
     terms(
@@ -134,12 +138,13 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
     is_german = latin_language(_WORD.findall(last)[:READ])[0] == "german"
     asking = _GERMAN if is_german else _ENGLISH
     is_own = asking.first_person.search(last) is not None
+    is_past = not periods and asking.not_now.search(last) is not None
+    is_now = not periods and not is_past and (is_own or asking.present.search(last) is not None)
     topics = alike(wanted, is_german=is_german) if is_own else {}
     forms = forms_of(wanted)
     ends = [end for period in periods if (end := period.end(today))]
     until = max(ends, default="") if topics else ""
-    is_past = not periods and asking.not_now.search(last) is not None
-    if is_own and not periods and not is_past:
+    if is_now:
         until = _ANY_DAY
     days: tuple[str, str] | None = None
     if not is_past and not asking.to_come.search(last):

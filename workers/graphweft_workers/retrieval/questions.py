@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from graphweft_workers.retrieval.periods import MONTHS, WEEKDAYS, Period, names_of, read_periods
-from graphweft_workers.retrieval.topics import alike, names_another
+from graphweft_workers.retrieval.topics import alike, answering_predicates, names_another
 from graphweft_workers.retrieval.word_forms import forms_of
 from graphweft_workers.text.languages import READ, latin_language
 from graphweft_workers.text.terms import STOP_WORDS, query_terms, terms, topic_terms
@@ -93,7 +93,10 @@ _NUMBER_WORDS: Final = frozenset(
 
 
 REQUEST_WORDS: Final = frozenset(
-    terms("tell know remember remind recall say please everything anything something give show mention talk")
+    terms(
+        "tell told know remember remind recall say said please everything anything something give show mention talk "
+        "myself summarize"
+    )
 )
 """Words of requests, which say nothing about what is asked for."""
 
@@ -122,6 +125,8 @@ class RankedQuestion:
     """The last day that it asks about, if it asks how things are or were then: what was told last counts."""
     days: tuple[str, str] | None = None
     """The first and the last day that it asks about; None if it asks how things will be, or were once."""
+    answering: Sequence[str] = ()
+    """The predicates of what the user claims that answer it: "Where do I live?" asks for nothing else."""
     is_of_user: bool = False
     """Whether it asks about the user alone, and not about a relative or friend."""
 
@@ -166,6 +171,7 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
         is_past=is_past,
         until=until,
         days=days,
+        answering=answering_predicates(wanted) if is_own and is_now and not names_another(last) else (),
         is_of_user=bool(topics) and not names_another(last) and not any(_PARTNER in each for each in topics.values()),
     )
 

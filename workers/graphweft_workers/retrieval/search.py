@@ -54,6 +54,8 @@ _WIDEST: Final = 1_000
 """Limit of hits among which a search looks for ones that tell something."""
 MOST_WHOLE: Final = 2_000
 """Limit of nodes of a kind that are read for a ranking without an index; of more, those that words or vectors find."""
+_CLAIMED: Final = 0.5
+"""The least score of a claim that answers the question."""
 _MOST_MORE: Final = 20
 """Rows that are read beyond ``top_k``, in place of those that tell nothing or repeat another."""
 
@@ -384,11 +386,31 @@ class _Search:
         return "hybrid" if self._embedder is not None and self._query.of in EMBEDDED else "words"
 
     async def _latest_known_first(self, targets: Sequence[SearchTarget]) -> list[Hit]:
-        """Return the latest nodes: facts and preferences first, in up to half of the rows, or more if there is room."""
+        """Return the latest nodes: facts and preferences first, in up to half of the rows, or more if there is room.
+
+        Before these is what the user claims that holds, if the question is about them: "What do you know about me?"
+        """
+        claimed = await self._claimed(targets) if self._asked.is_own else []
         tables = await self._latest_by_kind(targets, self._width)
         known = _newest({of: table for of, table in tables.items() if targets[of].kind in _KNOWN}, self._width)
         others = _newest({of: table for of, table in tables.items() if targets[of].kind not in _KNOWN}, self._width)
-        return _falling([*known[: self._half], *others, *known[self._half :]])
+        latest = [*known[: self._half], *others, *known[self._half :]]
+        return _falling(_distinct(targets, [*claimed[: 2 * self._half], *latest]))
+
+    async def _claimed(self, targets: Sequence[SearchTarget], answering: Sequence[str] = ()) -> list[Hit]:
+        """Return what one user claims that holds, as the profile has it, or the latest claims with the predicates.
+
+        A claim is in its memory, or in the statement that is left of it: there is a hit for each, and a row for one.
+        """
+        scope = {} if self._query.memory is None else self._query.memory.given
+        places = [
+            [of for of, target in enumerate(targets) if target.labels == (label,) and dict(target.scope) == scope]
+            for label in (MEMORY_LABEL, STATEMENT)
+        ]
+        if "user_id" not in scope or not places[0]:
+            return []
+        rows = (await self._ask(profile.profile_query(self._dialect, scope, self._now))).rows
+        return [Hit(key, key, 0.0, of) for key in profile.claimed(rows, answering) for [of, *_] in filter(None, places)]
 
     async def _latest(self, targets: Sequence[SearchTarget]) -> list[Hit]:
         return _newest(await self._latest_by_kind(targets, self._query.top_k), self._query.top_k)
@@ -497,7 +519,11 @@ class _Search:
             cosines = {(hit.of, number): cosine(hit.score) for hit, number in numbers if number is not None}
         with_vectors = frozenset(of for of, target in enumerate(targets) if target.vector is not None)
         compared = Near(cosines=cosines, parts=with_vectors, is_all=max(len(near), len(cosines)) < self._width)
-        return await self._current_first(targets, rank(self._asked, parts, compared, limit=self._width)), degraded
+        hits = rank(self._asked, parts, compared, limit=self._width)
+        if self._asked.answering and (claimed := await self._claimed(targets, self._asked.answering)):
+            score = max(_CLAIMED, hits[0].score if hits else 0.0)
+            hits = _distinct(targets, [*(hit._replace(score=score) for hit in claimed), *hits])
+        return await self._current_first(targets, hits), degraded
 
     async def _current_first(self, targets: Sequence[SearchTarget], hits: list[Hit]) -> list[Hit]:
         """Return the hits, of which each that had ended when the question asks is behind what ended it."""

@@ -135,6 +135,13 @@ async def test_what_a_user_claims_answers_a_question_that_shares_no_word(
     assert "I'll pass that on." not in known
 
 
+async def test_what_has_begun_since_is_before_an_earlier_claim(told: Told) -> None:
+    new = "I've got a new job: from June I work at the Clinic am Park."
+    day = TODAY - timedelta(days=100)
+    await told.write([said(1, "I work at St. Mary's hospital.", day), said(2, new, day + timedelta(days=60))])
+    assert (await told.ask("Where do I work?"))[0] == new
+
+
 async def test_a_claim_of_another_user_or_of_a_forgotten_memory_answers_nothing(told: Told) -> None:
     events = [said(1, "I'm a nurse.", TODAY - timedelta(days=9)), said(2, "I like tea.", TODAY - timedelta(days=8))]
     other = {"user_id": "u2", "messages": [{"role": "user", "text": "I'm a carpenter."}]}

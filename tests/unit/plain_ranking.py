@@ -197,7 +197,7 @@ class PlainRanking:
         told = [
             each for each in candidates
             if covered[each] > 0.999 * max(covered.values()) and self.flag(each, USERS)
-            and not self.parts[each[0]].of_another
+            and not (self.asked.is_own and self.parts[each[0]].of_another)
             and not self.flag(each, EMPTY | QUOTES | (ANOTHER if self.asked.is_of_user else 0))
             and self.day(each) <= self.asked.until and self.holds(each)
         ]  # fmt: skip

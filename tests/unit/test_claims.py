@@ -83,6 +83,8 @@ def test_a_statement_has_what_is_told_beside_its_claim() -> None:
         ("My email address has changed, it's now c@d.example.", ("user", "has e-mail address", "c@d.example", True)),
         ("We have moved: our address is 14 Mill Lane, York.", ("user", "has address", "14 mill lane, york", True)),
         ("I drink coffee every morning.", ("user", "does drink", "coffee", True)),
+        ("I drink far too much coffee, six cups a day.", ("user", "does drink", "coffee", True)),
+        ("I've given up coffee, my stomach can't take it any more.", ("user", "does drink", "coffee", False)),
         ("I don't eat meat.", ("user", "does eat", "meat", False)),
         ("You can reach me at 0171 999.", ("user", "has phone number", "0171 999", True)),
     ],

@@ -584,3 +584,10 @@ def test_a_question_how_others_are_counts_what_was_told_last(question: str, firs
         turn(4, "Greta lives in Cologne now.", at=70, thread="e"),
     ]
     assert order(question, *said)[0] == first
+
+
+def test_what_another_user_told_last_of_others_counts_as_well() -> None:
+    question = "When are Lena's lessons?"
+    own, later = turn(0, "Lena has lessons on Mondays."), turn(1, "Lena's lessons are on Fridays now.", at=60)
+    assert order_of_two(question, own, later) == [1, 0]
+    assert order_of_two("When are my lessons, Lena?", own, later) == [0, 1]

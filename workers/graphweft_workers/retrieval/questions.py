@@ -171,7 +171,9 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
         is_past=is_past,
         until=until,
         days=days,
-        answering=answering_predicates(wanted) if is_own and is_now and not names_another(last) else (),
+        answering=answering_predicates(wanted)
+        if is_own and is_now and days is not None and not names_another(last)
+        else (),
         is_of_user=bool(topics) and not names_another(last) and not any(_PARTNER in each for each in topics.values()),
     )
 

@@ -522,8 +522,15 @@ class _Search:
         hits = rank(self._asked, parts, compared, limit=self._width)
         if self._asked.answering and (claimed := await self._claimed(targets, self._asked.answering)):
             score = max(_CLAIMED, hits[0].score if hits else 0.0)
-            hits = _distinct(targets, [*(hit._replace(score=score) for hit in claimed), *hits])
+            # "From June I work at Globex." is no claim, and has begun since.
+            first = [hit for hit in hits[:1] if self._has_begun(hit, indexes[hit.of])]
+            hits = _distinct(targets, [*first, *(hit._replace(score=score) for hit in claimed), *hits])
         return await self._current_first(targets, hits), degraded
+
+    def _has_begun(self, hit: Hit, index: ScopeIndex) -> bool:
+        """Tell whether a turn says since when it holds, and holds on the days that are asked about."""
+        stated, days = index.stated.get(index.numbers[hit.key]), self._asked.days
+        return stated is not None and bool(stated.begins) and days is not None and stated.holds(*days)
 
     async def _current_first(self, targets: Sequence[SearchTarget], hits: list[Hit]) -> list[Hit]:
         """Return the hits, of which each that had ended when the question asks is behind what ended it."""

@@ -466,7 +466,9 @@ class _Finder:
             return None
         others = EMPTY | QUOTES | (ANOTHER if self._asked.is_of_user else 0)
         is_told = (covered > _NEARLY * most) & (of.flags[candidates] & (USERS | others) == USERS)
-        told = np.flatnonzero(is_told & ~self._is_of_another[signals.places[: len(candidates)]])
+        if self._asked.is_own:
+            is_told &= ~self._is_of_another[signals.places[: len(candidates)]]
+        told = np.flatnonzero(is_told)
         days = [of.day_names[int(day)] for day in of.days[candidates[told]]]
         by_time = sorted(
             (

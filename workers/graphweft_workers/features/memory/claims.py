@@ -396,6 +396,7 @@ _FIRM: Final = rf"{_NAME[:-1]}(?: {_KIND_OF_FIRM})?)"
 _HOW_OFTEN: Final = (
     r"(?: (?:daily|(?:every|each) (?:single )?(?:day|morning|evening|night|week|weekend|(?:mon|tues|wednes|thurs|fri|"
     r"satur|sun)day)|on (?:(?:mon|tues|wednes|thurs|fri|satur|sun|week)days|weekends)))?"
+    r"(?:, (?:\w+ )?(?:cups?|glass(?:es)?|times|hours?|packs?) (?:a|every|per) (?:day|week))?"
 )
 _MUCH: Final = r"(?: (?:(?:far |way )?too much|a lot of|lots of|plenty of))?"
 _PARTNER: Final = r"(?:girlfriend|boyfriend|wife|husband|partner|fianc[e\u00e9]e?|spouse)"
@@ -664,7 +665,8 @@ ENGLISH: Final = Language(
     tail=re.compile(_TAIL, re.IGNORECASE),
     detail=re.compile(_DETAIL, re.IGNORECASE),
     undone=re.compile(
-        r"\b(?:back|return(?:ed)?|left|not|only|but|wrong|lied|lie|wish|think|guess)\b|n't", re.IGNORECASE
+        r"\b(?:back|return(?:ed)?|left|not|only|but|wrong|lied|lie|wish|think|guess)\b|"
+        r"n't(?! (?:take|stand|bear|afford) it)", re.IGNORECASE
     ),
     patterns=_ENGLISH,
     own=re.compile(r"\b(?:i|im|ive|weve|me|my|mine|myself|we|us|our|ours)\b", re.IGNORECASE),

@@ -140,6 +140,11 @@ async def test_what_has_begun_since_is_before_an_earlier_claim(told: Told) -> No
     day = TODAY - timedelta(days=100)
     await told.write([said(1, "I work at St. Mary's hospital.", day), said(2, new, day + timedelta(days=60))])
     assert (await told.ask("Where do I work?"))[0] == new
+    await told.write([
+        said(3, "We have moved: our new address is 14 Mill Lane, York.", day),
+        said(4, "Please move the contract to the new flat from May 1st.", day + timedelta(days=1)),
+    ])  # fmt: skip
+    assert (await told.ask("Where do I live?"))[0] == "We have moved: our new address is 14 Mill Lane, York."
 
 
 async def test_a_claim_of_another_user_or_of_a_forgotten_memory_answers_nothing(told: Told) -> None:

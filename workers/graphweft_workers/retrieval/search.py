@@ -528,9 +528,12 @@ class _Search:
         return await self._current_first(targets, hits), degraded
 
     def _has_begun(self, hit: Hit, index: ScopeIndex) -> bool:
-        """Tell whether a turn says since when it holds, and holds on the days that are asked about."""
-        stated, days = index.stated.get(index.numbers[hit.key]), self._asked.days
-        return stated is not None and bool(stated.begins) and days is not None and stated.holds(*days)
+        """Tell whether a turn with a word of the question says since when it holds, and holds when it is asked."""
+        number, days = index.numbers[hit.key], self._asked.days
+        stated = index.stated.get(number)
+        if stated is None or not stated.begins or days is None or not stated.holds(*days):
+            return False
+        return any(index.holds(term, np.array([number]))[0] for term in self._asked.terms)
 
     async def _current_first(self, targets: Sequence[SearchTarget], hits: list[Hit]) -> list[Hit]:
         """Return the hits, of which each that had ended when the question asks is behind what ended it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphweft_workers.retrieval.arrangement import Arrangement
-from graphweft_workers.retrieval.empty_turns import tells_nothing
+from graphweft_workers.retrieval.empty_turns import only_asks, tells_nothing
 from graphweft_workers.retrieval.ranking import Hit
 
 ASKS = [
@@ -55,12 +55,14 @@ UNKNOWN = [
 
 @pytest.mark.parametrize("text", ASKS)
 def test_a_turn_that_only_asks_tells_nothing(text: str) -> None:
+    assert only_asks(text)
     assert tells_nothing(text, "user")
     assert tells_nothing(text, "assistant")
 
 
 @pytest.mark.parametrize("text", POLITE)
 def test_a_turn_that_is_only_polite_tells_nothing(text: str) -> None:
+    assert not only_asks(text)
     assert tells_nothing(text, "user")
     assert tells_nothing(text, "assistant")
 

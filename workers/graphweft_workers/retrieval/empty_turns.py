@@ -93,8 +93,19 @@ def tells_nothing(text: str, role: str | None) -> bool:
     In doubt it returns False. Questions are recognized by their mark in any language; those without one, and what is
     only polite, in English.
     """
+    return any(_does(text, role))
+
+
+def only_asks(text: str) -> bool:
+    """Return whether a turn of a user only asks."""
+    asks, _ = _does(text, "user")
+    return asks
+
+
+def _does(text: str, role: str | None) -> tuple[bool, bool]:
+    """Return whether all that a turn does is to ask, and whether it is to be polite."""
     if len(text) > _LONGEST:
-        return False
+        return False, False
     asks = polite = thanks = False
     for each in _sentences(text):
         low = each.strip().casefold()
@@ -105,9 +116,9 @@ def tells_nothing(text: str, role: str | None) -> bool:
         elif _is_polite(low):
             polite = True
         elif _WORD.search(low):
-            return False
+            return False, False
     # "Wow! What got you into running?" says that somebody runs.
-    return not polite if asks else polite or thanks
+    return asks and not polite, not asks and (polite or thanks)
 
 
 def _is_polite(sentence: str) -> bool:

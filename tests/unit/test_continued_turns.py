@@ -112,6 +112,15 @@ def test_a_correction_is_before_what_it_corrects(said: tuple[tuple[str, str], ..
     assert next(iter(found(said, question))) == said[-1][1]
 
 
+def test_a_correction_is_not_found_by_the_long_answer_before_it() -> None:
+    said = (
+        ("user", "The service listens on port 8080."), ("user", "How do I make a probe?"),
+        ("assistant", "In each version of Python, use the module of this version."),
+        ("user", "Oops, the port is 8081."),
+    )  # fmt: skip
+    assert said[-1][1] not in found(said, "Which Python version do we use?")
+
+
 def test_an_answer_to_a_question_corrects_nothing_that_was_told_before() -> None:
     said = (("user", "I like the blue lamp."), ("assistant", "Do you live in Oslo?"), ("user", "No, it's Bergen."))
     assert next(iter(found(said, "Which lamp do I like?"))) == said[0][1]

@@ -338,19 +338,19 @@ class ScopeIndex:
             self.session_lengths[session] += node.length
             self._length_of_turns += node.length
         self.sessions.append(session)
-        self.flags[number] |= OF_LAST * self._is_of_last(number, node)
         if is_correction(node.said) or (self.flags[self.before[number]] & ASKS == 0 and corrects(node.said)):
             self.continued[number] = self._corrected(number)
+        self.flags[number] |= OF_LAST * self._is_of_last(number, node)
 
     def _is_of_last(self, number: int, node: IndexedNode) -> bool:
         """Return whether a turn is about the turn before it."""
         before = self.before[number]
-        if before == number:
-            return False
         is_other = self.authors[before] != self.authors[number]
         if self.flags[before] & ASKS:
             return is_other
-        return bool(node.role) and (corrects(node.said) or (is_other and is_bare_answer(node.said, node.role)))
+        if self.continued[number] != number:
+            return self.continued[number] == before
+        return bool(node.role) and is_other and is_bare_answer(node.said, node.role)
 
     def _corrected(self, number: int) -> int:
         """Return the turn that a correction is about: the last that its author told, or else the one before it."""

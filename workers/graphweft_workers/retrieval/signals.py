@@ -312,7 +312,7 @@ class _Finder:
         about = (answers != asked) & (of.flags[answers] & OF_LAST != 0)
         add(answers[about], words[asked[about]] / 2)
         later = of.corrections[words[of.continued[of.corrections]] > 0]
-        later = later[(of.flags[later] & OF_LAST == 0) | (of.before[later] != of.continued[later])]
+        later = later[of.before[later] != of.continued[later]]
         add(later, words[of.continued[later]] / 2)
         add(self._near_records, np.maximum(0.0, self._cosines) * best)
         if _most(days):

@@ -147,6 +147,15 @@ async def test_what_has_begun_since_is_before_an_earlier_claim(told: Told) -> No
     assert (await told.ask("Where do I live?"))[0] == "We have moved: our new address is 14 Mill Lane, York."
 
 
+async def test_a_move_that_has_begun_is_before_the_home_and_where_am_i_finds_the_latest(told: Told) -> None:
+    day = TODAY - timedelta(days=60)
+    texts = ("I live in Oslo.", "I like tea.", "I'm moving to Graz next month.", "I'm in Lisbon this week.")
+    await told.write([said(n, text, day + timedelta(days=n) if n < 4 else TODAY) for n, text in enumerate(texts, 1)])
+    assert (await told.ask("Where do I live?"))[0] == texts[2]
+    assert (await told.ask("Where am I?"))[0] == texts[3]
+    assert (await told.ask("Who am I?"))[0] == texts[0]
+
+
 async def test_a_claim_of_another_user_or_of_a_forgotten_memory_answers_nothing(told: Told) -> None:
     events = [said(1, "I'm a nurse.", TODAY - timedelta(days=9)), said(2, "I like tea.", TODAY - timedelta(days=8))]
     other = {"user_id": "u2", "messages": [{"role": "user", "text": "I'm a carpenter."}]}

@@ -75,6 +75,10 @@ _POLITE: Final = re.compile(
     r")(?:,? (?:too|then|now|today|bye|thanks|thank you))*"
 )
 """A sentence that is only polite. Agreement ("okay", "yes") is not among it: it may answer a question."""
+_REQUEST: Final = re.compile(
+    r"\b(?:please|bitte)\b(?! (?:note|remember|know|be aware|keep in mind|don['\u2019]t forget|beachte|merk))"
+    r"|\b(?:can|could|would|will) you\b"
+)
 _UNKNOWN: Final = re.compile(
     r"\b(?:(?:do not|don['\u2019]t|did not|didn['\u2019]t) (?:know|recall|remember|see|find)\b"
     r"|(?:cannot|can not|can['\u2019]t|could not|couldn['\u2019]t|unable to) "
@@ -100,6 +104,11 @@ def only_asks(text: str) -> bool:
     """Return whether a turn of a user only asks."""
     asks, _ = _does(text, "user")
     return asks
+
+
+def requests(text: str) -> bool:
+    """Return whether a turn asks to do something: "Please move the contract." """
+    return _REQUEST.search(text.casefold()) is not None
 
 
 def _does(text: str, role: str | None) -> tuple[bool, bool]:

@@ -25,6 +25,9 @@ _MOST_PERIODS: Final = 12
 """Each is compared with every day of a scope."""
 
 
+_WHO_AM_I: Final = re.compile(r"\bwho(?:m)? (?:am i|i am)\b|\bwer (?:bin ich|ich bin)\b")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asking:
     """The words by which a language asks."""
@@ -125,6 +128,8 @@ class RankedQuestion:
     """The last day that it asks about, if it asks how things are or were then: what was told last counts."""
     days: tuple[str, str] | None = None
     """The first and the last day that it asks about; None if it asks how things will be, or were once."""
+    is_of_all: bool = False
+    """Whether it asks for all that is known of the user: "What do you know about me?" """
     answering: Sequence[str] = ()
     """The predicates of what the user claims that answer it: "Where do I live?" asks for nothing else."""
     is_of_user: bool = False
@@ -138,7 +143,9 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
     periods, rest = read_periods(last, today)
     said = text[:-_LONGEST_END] + rest if periods else text
     wanted = topic_terms(said) if filter_stop_words else query_terms(said, filter_stop_words=False)
+    is_of_all = False
     if filter_stop_words and REQUEST_WORDS.issuperset(wanted):  # "What do you know about me?"
+        is_of_all = bool(wanted) or _WHO_AM_I.search(last) is not None
         wanted = []
     is_german = latin_language(_WORD.findall(last)[:READ])[0] == "german"
     asking = _GERMAN if is_german else _ENGLISH
@@ -171,6 +178,7 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
         is_past=is_past,
         until=until,
         days=days,
+        is_of_all=is_of_all and is_own,
         answering=answering_predicates(wanted)
         if is_own and is_now and days is not None and not names_another(last)
         else (),

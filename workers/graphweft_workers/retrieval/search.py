@@ -24,6 +24,7 @@ from graphweft_workers.ports.graph_store import GraphStore, Table
 from graphweft_workers.ports.result_limits import MOST_ROWS
 from graphweft_workers.retrieval import profile, statements
 from graphweft_workers.retrieval.arrangement import Arrangement, Shown, plain_text
+from graphweft_workers.retrieval.empty_turns import requests
 from graphweft_workers.retrieval.ended import ROUNDS, ValidityEnd, current_first, ended_query, read_ended
 from graphweft_workers.retrieval.fulltext import by_words
 from graphweft_workers.retrieval.indexes import Indexes
@@ -388,9 +389,9 @@ class _Search:
     async def _latest_known_first(self, targets: Sequence[SearchTarget]) -> list[Hit]:
         """Return the latest nodes: facts and preferences first, in up to half of the rows, or more if there is room.
 
-        Before these is what the user claims that holds, if the question is about them: "What do you know about me?"
+        Before these is what the user claims that holds, if the question asks for it: "What do you know about me?"
         """
-        claimed = await self._claimed(targets) if self._asked.is_own else []
+        claimed = await self._claimed(targets) if self._asked.is_of_all else []
         tables = await self._latest_by_kind(targets, self._width)
         known = _newest({of: table for of, table in tables.items() if targets[of].kind in _KNOWN}, self._width)
         others = _newest({of: table for of, table in tables.items() if targets[of].kind not in _KNOWN}, self._width)
@@ -523,17 +524,18 @@ class _Search:
         if self._asked.answering and (claimed := await self._claimed(targets, self._asked.answering)):
             score = max(_CLAIMED, hits[0].score if hits else 0.0)
             # "From June I work at Globex." is no claim, and has begun since.
-            first = [hit for hit in hits[:1] if self._has_begun(hit, indexes[hit.of])]
+            first = [hit for hit in hits[:1] if await self._has_begun(targets, hit, indexes[hit.of])]
             hits = _distinct(targets, [*first, *(hit._replace(score=score) for hit in claimed), *hits])
         return await self._current_first(targets, hits), degraded
 
-    def _has_begun(self, hit: Hit, index: ScopeIndex) -> bool:
-        """Tell whether a turn with a word of the question says since when it holds, and holds when it is asked."""
-        number, days = index.numbers[hit.key], self._asked.days
-        stated = index.stated.get(number)
+    async def _has_begun(self, targets: Sequence[SearchTarget], hit: Hit, index: ScopeIndex) -> bool:
+        """Tell whether a turn says since when it holds, holds when it is asked, and is no request."""
+        stated, days = index.stated.get(index.numbers[hit.key]), self._asked.days
         if stated is None or not stated.begins or days is None or not stated.holds(*days):
             return False
-        return any(index.holds(term, np.array([number]))[0] for term in self._asked.terms)
+        await self._look_up(targets, [hit], [])
+        cells = self._read[hit.of, hit.handle]
+        return cells is not None and not requests(str(cells[0]))
 
     async def _current_first(self, targets: Sequence[SearchTarget], hits: list[Hit]) -> list[Hit]:
         """Return the hits, of which each that had ended when the question asks is behind what ended it."""

@@ -54,16 +54,16 @@ class Told:
         self._url, self._graph, self._embedder = url, graph, embedder
         self._searcher = Searcher(graph, embedder, clock=PastClock(TODAY, SYSTEM_CLOCK))
 
-    async def write(self, events: Sequence[Event]) -> None:
-        vectors: list[Event] = []
-        if self._embedder is not None:
+    async def write(self, events: Sequence[Event], *, vectors: bool = True) -> None:
+        embedded: list[Event] = []
+        if self._embedder is not None and vectors:
             texts = [each.data["messages"][0]["text"] for each in events]
             for number, (made, vector) in enumerate(zip(events, await self._embedder.embed(texts), strict=True)):
                 data = {
                     "memory_id": memory_id("/test", made.id, 0), "model": self._embedder.model, "embedding": vector,
                 }  # fmt: skip
-                vectors.append(event("memory.embedded", 100_000 + number, data, chat=made.chatid))
-        await write(self._url, self._graph, [*events, *vectors])
+                embedded.append(event("memory.embedded", 100_000 + number, data, chat=made.chatid))
+        await write(self._url, self._graph, [*events, *embedded])
 
     async def ask(self, question: str, top_k: int = 5, **more: Any) -> list[str]:
         query = SearchQuery(text=question, memory=MemoryScope(user_id="u1"), top_k=top_k, fill="latest", **more)
@@ -99,6 +99,73 @@ async def test_what_was_told_last_is_first(told: Told, question: str, answer: st
     events = [said(number, text, at) for number, (at, text) in enumerate((*MOVES, *OTHERS, *SEATS), 1)]
     await told.write(events)
     assert (await told.ask(question))[0] == answer
+
+
+SUPPORT: Final = (
+    ("user", "Hi, my name is Marta Kowalczyk and I have a problem with my router."),
+    ("assistant", "Hello Marta, what happens exactly?"), ("user", "The wifi drops every evening."),
+    ("user", "My email is marta.k@postbox.example."), ("assistant", "Noted."),
+    ("user", "We have moved: our new address is 14 Mill Lane, York."), ("assistant", "I have changed the address."),
+    ("user", "Yes, please move the contract to the new flat from July 1st."), ("assistant", "Done."),
+    ("user", "I'm a carpenter and I have my own workshop in Hall 3."), ("assistant", "That sounds great."),
+    ("user", "My email address has changed, it's now marta@kowalczyk.example."), ("assistant", "Thank you, I did so."),
+    ("user", "By the way, your hotline music is awful."), ("assistant", "I'll pass that on."),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("Where do I live?", 5), ("What is my address?", 5), ("What's my e-mail address?", 11),
+        ("What is my email?", 11), ("What is my job?", 9), ("What do I do for work?", 9), ("What is my name?", 0),
+        ("Which problem do I have with my router?", 0),
+    ],
+)  # fmt: skip
+async def test_what_a_user_claims_answers_a_question_that_shares_no_word(
+    told: Told, question: str, answer: int
+) -> None:
+    day = TODAY - timedelta(days=90)
+    events = [said(number, text, day + timedelta(days=number), role) for number, (role, text) in enumerate(SUPPORT, 1)]
+    await told.write(events)
+    assert (await told.ask(question))[0] == SUPPORT[answer][1]
+    # What is in the profile is before what was said last.
+    known = await told.ask("What do you know about me?", 4)
+    assert known[:2] == [SUPPORT[0][1], SUPPORT[9][1]]
+    assert SUPPORT[-2][1] in known
+    assert "I'll pass that on." not in known
+
+
+async def test_what_has_begun_since_is_before_an_earlier_claim(told: Told) -> None:
+    new = "I've got a new job: from June I work at the Clinic am Park."
+    day = TODAY - timedelta(days=100)
+    await told.write([said(1, "I work at St. Mary's hospital.", day), said(2, new, day + timedelta(days=60))])
+    assert (await told.ask("Where do I work?"))[0] == new
+    await told.write([
+        said(3, "We have moved: our new address is 14 Mill Lane, York.", day),
+        said(4, "Please move the contract to the new flat from May 1st.", day + timedelta(days=1)),
+    ])  # fmt: skip
+    assert (await told.ask("Where do I live?"))[0] == "We have moved: our new address is 14 Mill Lane, York."
+
+
+async def test_a_move_that_has_begun_is_before_the_home_and_where_am_i_finds_the_latest(told: Told) -> None:
+    day = TODAY - timedelta(days=60)
+    texts = ("I live in Oslo.", "I like tea.", "I'm moving to Graz next month.", "I'm in Lisbon this week.")
+    await told.write([said(n, text, day + timedelta(days=n) if n < 4 else TODAY) for n, text in enumerate(texts, 1)])
+    assert (await told.ask("Where do I live?"))[0] == texts[2]
+    assert (await told.ask("Where am I?"))[0] == texts[3]
+    assert (await told.ask("Who am I?"))[0] == texts[0]
+
+
+async def test_a_claim_of_another_user_or_of_a_forgotten_memory_answers_nothing(told: Told) -> None:
+    events = [said(1, "I'm a nurse.", TODAY - timedelta(days=9)), said(2, "I like tea.", TODAY - timedelta(days=8))]
+    other = {"user_id": "u2", "messages": [{"role": "user", "text": "I'm a carpenter."}]}
+    forget = {"memory_ids": [memory_id("/test", events[0].id, 0)]}
+    await told.write([*events, event("memory.add", 3, other, chat="c3", at=seconds(TODAY - timedelta(days=7)))])
+    assert (await told.ask("What is my job?"))[0] == "I'm a nurse."
+    await told.write([event("memory.forget", 4, forget | {"keep_statements": True}, chat="c1")], vectors=False)
+    assert (await told.ask("What is my job?"))[0] == "I'm a nurse."
+    await told.write([event("memory.forget", 5, forget, chat="c1")], vectors=False)
+    assert await told.ask("What is my job?") == ["I like tea."]
 
 
 async def test_all_of_a_small_scope_answers_what_is_known_of_the_user(told: Told) -> None:

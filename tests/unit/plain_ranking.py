@@ -14,7 +14,6 @@ from graphweft_workers.retrieval.scope_index import (
     EMPTY,
     NUMBER,
     OF_LAST,
-    OF_OWN,
     QUOTES,
     SHORT,
     TIME,
@@ -115,7 +114,12 @@ class PlainRanking:
         """Return the turns that a turn is about."""
         before = self.before(record)
         of_last = [before] if self.flag(record, OF_LAST) else []
-        return [*of_last, *([self.before(before)] if self.flag(record, OF_OWN) else [])]
+        return list(dict.fromkeys([*of_last, *self.continued(record)]))
+
+    def continued(self, record: Record) -> list[Record]:
+        """Return the turn that a turn corrects."""
+        found = record[0], self.indexes[record[0]].continued[record[1]]
+        return [] if found == record else [found]
 
     def together(self, record: Record) -> Counter[str]:
         """Return how often a record and its neighbours hold each term."""
@@ -193,7 +197,7 @@ class PlainRanking:
         told = [
             each for each in candidates
             if covered[each] > 0.999 * max(covered.values()) and self.flag(each, USERS)
-            and not self.parts[each[0]].of_another
+            and not (self.asked.is_own and self.parts[each[0]].of_another)
             and not self.flag(each, EMPTY | QUOTES | (ANOTHER if self.asked.is_of_user else 0))
             and self.day(each) <= self.asked.until and self.holds(each)
         ]  # fmt: skip
@@ -258,7 +262,13 @@ class PlainRanking:
         if self.near.cosines:
             values["vector"] = [self.vector(each, words[at]) for at, each in enumerate(candidates)]
         values["first_hits"] = scaled(self.first_hits(candidates, self.sums(values, len(candidates))))
-        sums = [max(0.0, each) for each in self.sums(values, len(candidates))]
+        sums = self.sums(values, len(candidates))
+        for record in sorted(candidates):
+            for of in self.continued(record):
+                if of in candidates:
+                    at = candidates.index(record)
+                    sums[at] = max(sums[at], sums[candidates.index(of)])
+        sums = [max(0.0, each) for each in sums]
         order = sorted(range(len(candidates)), key=lambda at: (-sums[at], candidates[at][0], -candidates[at][1]))
         return [*(candidates[at] for at in order), *rest][:limit], [sums[at] for at in order][:limit]
 

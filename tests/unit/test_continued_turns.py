@@ -25,7 +25,7 @@ def found(said: tuple[tuple[str, str], ...], question: str) -> dict[str, float]:
         )
         for number, (role, text) in enumerate(turns)
     ])  # fmt: skip
-    assert index.read(100)
+    assert index.read(1_000)
     asked = read_question(question, today=date(2026, 2, 1))
     hits = rank(asked, [KindIndex(of=0, index=index)], Near())
     return {turns[int(hit.key)][1]: hit.score for hit in hits}
@@ -94,6 +94,38 @@ def test_what_somebody_else_says_of_themselves_is_not_what_the_user_told_last() 
     assert next(iter(found(said, "Where do I live?"))) == said[0][1]
 
 
+@pytest.mark.parametrize(
+    ("said", "question"),
+    [
+        ((("user", "My train leaves at 6:42."), ("assistant", "Noted."), ("user", "No, wait, it's 6:24.")),
+         "When does my train leave?"),
+        ((("user", "The service listens on port 8080."), ("user", "Oops, the port is 8081, 8080 is for metrics.")),
+         "On which port does the service listen?"),
+        ((("user", "He can come on Thursday the 12th."), ("assistant", "Thursday, noted."), ("user", "Is it free?"),
+          ("assistant", "Yes, of charge."), ("user", "Oh sorry, I mixed that up, I meant Friday the 13th.")),
+         "When can he come?"),
+        ((("user", "My train leaves at 6:42."), ("assistant", "Anything else?"), ("user", "Sorry, I meant 6:24.")),
+         "When does my train leave?"),
+    ],
+)  # fmt: skip
+def test_a_correction_is_before_what_it_corrects(said: tuple[tuple[str, str], ...], question: str) -> None:
+    assert next(iter(found(said, question))) == said[-1][1]
+
+
+def test_a_correction_is_not_found_by_the_long_answer_before_it() -> None:
+    said = (
+        ("user", "The service listens on port 8080."), ("user", "How do I make a probe?"),
+        ("assistant", "In each version of Python, use the module of this version."),
+        ("user", "Oops, the port is 8081."),
+    )  # fmt: skip
+    assert said[-1][1] not in found(said, "Which Python version do we use?")
+
+
+def test_an_answer_to_a_question_corrects_nothing_that_was_told_before() -> None:
+    said = (("user", "I like the blue lamp."), ("assistant", "Do you live in Oslo?"), ("user", "No, it's Bergen."))
+    assert next(iter(found(said, "Which lamp do I like?"))) == said[0][1]
+
+
 def test_a_few_words_of_the_same_author_are_no_answer() -> None:
     said = (("user", "Meine Schwester wohnt in Lyon."), ("user", "Mieszkam w Warszawie."))
     assert list(found(said, "Lyon")) == [said[0][1]]
@@ -110,6 +142,9 @@ def test_a_few_words_of_the_same_author_are_no_answer() -> None:
         "Moment, nicht am 18., sondern am 19. Juli.",
         "Correction, the hall is taken. It will be the library, same day.",
         "Sorry, I meant the other one by the station.",
+        "Oops, the port is 8081, 8080 is the metrics port.",
+        "Oh sorry, I mixed that up, it is Friday.",
+        "My mistake, the meeting with Ann is at four.",
     ],
 )
 def test_a_correction_is_known_by_its_beginning(text: str) -> None:
@@ -120,6 +155,7 @@ def test_a_correction_is_known_by_its_beginning(text: str) -> None:
     "text",
     [
         "", "Thanks!", "Okay, great", "The train was late.", "I like tea", "What is it?", "No, really?", "How nice.",
+        "Oops, I dropped my phone.", "Oops, I am late again.",
         "I moved to Bergen last week, and like it.", "Add a test for the parser.", "Take it easy.",
         "No idea what the committee decided about the new building.",
         "\u6211\u7684\u72d7\u53eb\u5c0f\u767d",

@@ -5,23 +5,46 @@ from __future__ import annotations
 import pytest
 
 from graphweft_workers.retrieval.arrangement import Arrangement
-from graphweft_workers.retrieval.empty_turns import tells_nothing
+from graphweft_workers.retrieval.empty_turns import only_asks, tells_nothing
 from graphweft_workers.retrieval.ranking import Hit
 
 ASKS = [
-    "What is my cat called?", "what is my cat called", "Hi! What\u2019s my cat called?", "How old is my cat again?",
-    "do you know what my cat is called", "Tell me my cat's name", "Wie hei\u00dft meine Katze?",
-    "\u00bfC\u00f3mo se llama mi gato?", "\u6211\u7684\u732b\u53eb\u4ec0\u4e48\uff1f",
+    "What is my cat called?",
+    "what is my cat called",
+    "Hi! What\u2019s my cat called?",
+    "How old is my cat again?",
+    "do you know what my cat is called",
+    "Tell me my cat's name",
+    "Wie hei\u00dft meine Katze?",
+    "\u00bfC\u00f3mo se llama mi gato?",
+    "\u6211\u7684\u732b\u53eb\u4ec0\u4e48\uff1f",
     "Which of my cats is three years old?",
-    "Is my cat three years old?", "What do I like, tea or coffee?", "Hello. Can you remind me what my cat is called?",
-    "Please, what is the cat's age?", "Do I have a cat", "What was that cat called, again?", "Any news of Tom?",
-    '"What is my cat called?"', "What is it called?\nAnd how old is it?",
+    "Is my cat three years old?",
+    "What do I like, tea or coffee?",
+    "Hello. Can you remind me what my cat is called?",
+    "Please, what is the cat's age?",
+    "Do I have a cat",
+    "What was that cat called, again?",
+    "Any news of Tom?",
+    '"What is my cat called?"',
+    "What is it called?\nAnd how old is it?",
+    "I'd like to know which cats you have.",
+    "Thanks! What is my cat called?",
+]
+POLITE = [
+    "Thanks!", "Thank you so much, bye!", "Great.", "You're welcome.", "Wonderful!", "Oh, how nice.", "Noted.",
+    "That helps a lot.", "Good to know, thanks.", "I\u2019m glad to hear that.", "I'll keep that in mind.",
+    "Okay, great!", "That works.", "Congratulations! \U0001f389", "Sounds lovely.", "Have a nice evening.",
+    "Get well soon.", "Thanks for your help!",
 ]  # fmt: skip
 TELLS = [
     "My cat is called Tom and he is three years old", "When I was five, I had a cat, you know?", "", "   ", "Tom",
     "I live in Oslo, do you know a good vet?", "My cat is called Tom. What does he eat?", "What I like is tea.",
     "Remind me to feed the cat", "I don't know how to swim", "Do it on Monday", "The cat is called Tom, right?",
-    "How I met my cat is a long story.", "Where I live there are many cats.", "What? " * 100, "Thanks!", "Okay.",
+    "How I met my cat is a long story.", "Where I live there are many cats.", "What? " * 100, "Okay.", "Yes.",
+    "Great Dane", "Enjoy Oslo", "Lovely weather in Oslo", "That works only at night.", "Noted: 14 June.",
+    "I'd like to know my way around in Oslo, which takes time.", "I'm glad that Tom is back.", "Have a nice cat",
+    "Wonderful, I live in Oslo.", "Thanks to Tom I sleep.",
 ]  # fmt: skip
 UNKNOWN = [
     "I do not know.", "Sorry, I do not know what your cat is called.", "I'm not sure how old your cat is.",
@@ -32,6 +55,14 @@ UNKNOWN = [
 
 @pytest.mark.parametrize("text", ASKS)
 def test_a_turn_that_only_asks_tells_nothing(text: str) -> None:
+    assert only_asks(text)
+    assert tells_nothing(text, "user")
+    assert tells_nothing(text, "assistant")
+
+
+@pytest.mark.parametrize("text", POLITE)
+def test_a_turn_that_is_only_polite_tells_nothing(text: str) -> None:
+    assert not only_asks(text)
     assert tells_nothing(text, "user")
     assert tells_nothing(text, "assistant")
 

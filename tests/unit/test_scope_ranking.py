@@ -581,3 +581,28 @@ def test_what_another_user_says_of_themselves_is_not_what_the_user_told_last() -
         1,
         2,
     ]
+
+
+@pytest.mark.parametrize(
+    ("question", "first"),
+    [
+        ("When are Lena's swimming lessons?", 1), ("When did Lena's swimming lessons begin?", 0),
+        ("Where does Greta live?", 4), ("Where does Gerda live?", 3), ("Where did Greta live?", 2),
+    ],
+)  # fmt: skip
+def test_a_question_how_others_are_counts_what_was_told_last(question: str, first: int) -> None:
+    said = [
+        turn(0, "Lena has swimming lessons on Tuesdays at four.", at=0, thread="a"),
+        turn(1, "Lena's swimming lessons are on Thursdays at five from now on.", at=60, thread="b"),
+        turn(2, "My sister Greta lives in Hamburg.", at=1, thread="c"),
+        turn(3, "My sister Gerda lives in Bremen.", at=2, thread="d"),
+        turn(4, "Greta lives in Cologne now.", at=70, thread="e"),
+    ]
+    assert order(question, *said)[0] == first
+
+
+def test_what_another_user_told_last_of_others_counts_as_well() -> None:
+    question = "When are Lena's lessons?"
+    own, later = turn(0, "Lena has lessons on Mondays."), turn(1, "Lena's lessons are on Fridays now.", at=60)
+    assert order_of_two(question, own, later) == [1, 0]
+    assert order_of_two("When are my lessons, Lena?", own, later) == [0, 1]

@@ -13,7 +13,7 @@ from graphweft_contracts.memory import SCOPES, MemoryScope
 from graphweft_workers.evaluation import form
 from graphweft_workers.evaluation.questions import FoundRow, one_line
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.retrieval.empty_turns import tells_nothing
+from graphweft_workers.retrieval.empty_turns import only_asks
 from graphweft_workers.retrieval.records import MEMORY_LABEL
 from graphweft_workers.support.printable import printable
 
@@ -71,7 +71,7 @@ async def collect(
     for text, *names in rows:
         known: dict[str, Any] = dict(zip(SCOPES, names, strict=True))
         whose = next((name for name in _ASKED_OF if known[name]), None)
-        if whose is not None and isinstance(text, str) and tells_nothing(text, "user"):
+        if whose is not None and isinstance(text, str) and only_asks(text):
             asked.setdefault((one_line(text), whose, str(known[whose])))
     proposals: list[Proposal] = []
     for text, name, value in list(asked)[:limit]:

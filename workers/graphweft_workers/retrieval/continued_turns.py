@@ -22,8 +22,13 @@ _POINTING: Final = re.compile(
     r"\s*$)"
 )
 _NAMED: Final = re.compile(
-    r"(?:oh |sorry,? )?(?:correction|korrektur|scratch that|i meant|(?:actually|wait),? no|no,? (?:actually|wait)|"
-    r"nein,? (?:doch|moment|warte)|moment,? n(?:ein|icht)|(?:ich meinte|das stimmt nicht))\b"
+    r"(?:(?:oh|ah|hm+|sorry|oops|whoops|no|ups|oh nein)[\s,!.]+)*(?:correction|korrektur|scratch that|i meant|"
+    r"(?:actually|wait),? no|no,? (?:actually|wait)|my (?:mistake|bad)|i (?:mixed|got|messed) "
+    r"(?:that|it|this|them|those) (?:up|wrong)|i (?:was wrong|misspoke|made a mistake)|that was (?:wrong|a "
+    r"typo|a mistake)|nein,? (?:doch|moment|warte)|moment,? n(?:ein|icht)|ich meinte|das stimmt nicht|ich habe "
+    r"mich (?:geirrt|vertan)|(?:mein|das war ein) (?:fehler|irrtum))\b"
+    r"|(?:oh[\s,!.]+)?(?:oops|whoops|ups)\b[\s,:;!.\u2014-]+(?:the|my|our|it|that|der|die|das|mein\w*)\b.*"
+    r"\b(?:is|are|should be|ist|sind)\b|(?:oh[\s,!.]+)?(?:oops|whoops|ups)\b[\s,:;!.\u2014-]+(?:it|that)['\u2019]s\b"
 )
 """The beginning of what is a correction however long it is."""
 _CHANGE: Final = re.compile(
@@ -50,6 +55,12 @@ _SENTENCE: Final = re.compile(r"(?:i|we|you|the|a|an|my|our|your|his|her|their|t
 """The beginning of a sentence, which says what it is about."""
 
 
+def is_correction(text: str) -> bool:
+    """Return whether a turn says itself that it corrects what was said before: "Sorry, I meant Bergen." """
+    low = _plain(text)
+    return not _says_nothing_alone(low) and _NAMED.match(low) is not None
+
+
 def corrects(text: str) -> bool:
     """Return whether a turn corrects or changes what was said before, and does not say what that is."""
     low = _plain(text)
@@ -63,7 +74,7 @@ def corrects(text: str) -> bool:
     rest = low[correction.end() :]
     if _INSTEAD.search(low):
         return True
-    return _POINTING.match(rest) is not None or _is_bare(rest, _LONGEST_BARE + 2)
+    return _POINTING.match(rest) is not None or (_SENTENCE.match(rest) is None and _is_bare(rest, _LONGEST_BARE + 2))
 
 
 def quotes_another(text: str) -> bool:

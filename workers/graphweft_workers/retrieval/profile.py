@@ -6,7 +6,7 @@ is forgotten or erased is not in it, and a replay gives the same lines. Nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,6 +38,8 @@ _MOST_OF_PREDICATE: Final = 8
 """Limit of claims of a predicate that are read, the latest: no section shows more."""
 _MOST_READ: Final = 300
 """Limit of claims that are read. "has favourite …" comes last: there may be any number of these predicates."""
+_MOST_ANSWERS: Final = 3
+"""Limit of claims that answer one question."""
 _FAVOURITE: Final = "has favo"
 _DOES: Final = "does "
 _PRIVATE: Final = frozenset({"has phone number", "has e-mail address", "has address"})
@@ -135,6 +137,20 @@ def read_profile(rows: Iterable[Sequence[Any]], most: int) -> list[tuple[Any, ..
                 id,
             ))  # fmt: skip
     return [row for part in parts for row in part][:most]
+
+
+def claimed(rows: Iterable[Sequence[Any]], answering: Collection[str] = ()) -> list[str]:
+    """Return the keys of what claims are in, in the order of the profile; of ``rows`` as in ``read_profile``.
+
+    With ``answering``, only what the user claims with one of these predicates, the latest first, private things too.
+    None if several authors speak in the scope: then nobody knows whose "I" is meant.
+    """
+    found = list(rows)
+    if len({row[6] for row in found}) > 1:
+        return []
+    if answering:
+        return [row[7] for row in found if row[0] == USER and row[1] in answering and row[3]][:_MOST_ANSWERS]
+    return list(dict.fromkeys(row[-1] for row in read_profile(found, _MOST_READ)))
 
 
 def _section_of(subject: str, predicate: str, *, holds: bool) -> int | None:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from graphweft_workers.retrieval.periods import MONTHS, WEEKDAYS, Period, names_of, read_periods
-from graphweft_workers.retrieval.topics import alike, names_another
+from graphweft_workers.retrieval.topics import alike, answering_predicates, names_another
 from graphweft_workers.retrieval.word_forms import forms_of
 from graphweft_workers.text.languages import READ, latin_language
 from graphweft_workers.text.terms import STOP_WORDS, query_terms, terms, topic_terms
@@ -25,6 +25,9 @@ _MOST_PERIODS: Final = 12
 """Each is compared with every day of a scope."""
 
 
+_WHO_AM_I: Final = re.compile(r"\bwho(?:m)? (?:am i|i am)\b|\bwer (?:bin ich|ich bin)\b")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asking:
     """The words by which a language asks."""
@@ -36,6 +39,8 @@ class _Asking:
     """Words of a question that does not ask how things are now."""
     to_come: re.Pattern[str]
     """Words of a question that asks how things will be."""
+    present: re.Pattern[str]
+    """Words of a question that asks how things are."""
 
 
 _ENGLISH: Final = _Asking(
@@ -52,6 +57,7 @@ _ENGLISH: Final = _Asking(
         r"\b(?:will|won't|going to|next|tomorrow|soon)\b|'ll\b|\b(?:from|after|until|till) "
         rf"(?:\d|the|{names_of(MONTHS)}|{names_of(WEEKDAYS)})"
     ),
+    present=re.compile(r"\b(?:is|are|am|do|does|has|have|who|which)\b|['\u2019]s\b"),
 )
 _GERMAN: Final = _Asking(
     when=re.compile(
@@ -68,6 +74,7 @@ _GERMAN: Final = _Asking(
         r"\b(?:werde|wirst|wird|werden|n\u00e4chste[nmrs]?|kommende[nmrs]?|\u00fcbermorgen|bald)\b|\b(?:ab|bis|nach) "
         rf"(?:\d|de[mr]|{names_of(MONTHS)}|{names_of(WEEKDAYS)})"
     ),
+    present=re.compile(r"\b(?:ist|sind|bin|hat|haben|habe)\b|\b(?:wo|wie|was|wer|welche\w*|wann) \w+t\b"),
 )
 _TIME_WORDS: Final = frozenset(
     terms(
@@ -89,7 +96,10 @@ _NUMBER_WORDS: Final = frozenset(
 
 
 REQUEST_WORDS: Final = frozenset(
-    terms("tell know remember remind recall say please everything anything something give show mention talk")
+    terms(
+        "tell told know remember remind recall say said please everything anything something give show mention talk "
+        "myself summarize"
+    )
 )
 """Words of requests, which say nothing about what is asked for."""
 
@@ -118,6 +128,10 @@ class RankedQuestion:
     """The last day that it asks about, if it asks how things are or were then: what was told last counts."""
     days: tuple[str, str] | None = None
     """The first and the last day that it asks about; None if it asks how things will be, or were once."""
+    is_of_all: bool = False
+    """Whether it asks for all that is known of the user: "What do you know about me?" """
+    answering: Sequence[str] = ()
+    """The predicates of what the user claims that answer it: "Where do I live?" asks for nothing else."""
     is_of_user: bool = False
     """Whether it asks about the user alone, and not about a relative or friend."""
 
@@ -129,17 +143,20 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
     periods, rest = read_periods(last, today)
     said = text[:-_LONGEST_END] + rest if periods else text
     wanted = topic_terms(said) if filter_stop_words else query_terms(said, filter_stop_words=False)
+    is_of_all = False
     if filter_stop_words and REQUEST_WORDS.issuperset(wanted):  # "What do you know about me?"
+        is_of_all = bool(wanted) or _WHO_AM_I.search(last) is not None
         wanted = []
     is_german = latin_language(_WORD.findall(last)[:READ])[0] == "german"
     asking = _GERMAN if is_german else _ENGLISH
     is_own = asking.first_person.search(last) is not None
+    is_past = not periods and asking.not_now.search(last) is not None
+    is_now = not periods and not is_past and (is_own or asking.present.search(last) is not None)
     topics = alike(wanted, is_german=is_german) if is_own else {}
     forms = forms_of(wanted)
     ends = [end for period in periods if (end := period.end(today))]
     until = max(ends, default="") if topics else ""
-    is_past = not periods and asking.not_now.search(last) is not None
-    if is_own and not periods and not is_past:
+    if is_now:
         until = _ANY_DAY
     days: tuple[str, str] | None = None
     if not is_past and not asking.to_come.search(last):
@@ -161,6 +178,10 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
         is_past=is_past,
         until=until,
         days=days,
+        is_of_all=is_of_all and is_own,
+        answering=answering_predicates(wanted)
+        if is_own and is_now and days is not None and not names_another(last)
+        else (),
         is_of_user=bool(topics) and not names_another(last) and not any(_PARTNER in each for each in topics.values()),
     )
 

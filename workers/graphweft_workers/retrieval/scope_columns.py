@@ -36,6 +36,9 @@ class ScopeColumns:
         self.before = self._joined("before", self.starts)
         """The turn before each record in its session; the record itself if there is none."""
         self.after = self._joined("after", self.starts)
+        self.continued = self._joined("continued", self.starts)
+        """The turn that each record corrects or changes; the record itself if there is none."""
+        self.corrections = np.flatnonzero(self.continued != np.arange(self.count))
         self.flags = self._joined("flags")
         starts = _starts(len(index.session_lengths) - 1 for index in indexes)
         self.sessions = self._joined("sessions", starts, of_none=0)

@@ -24,6 +24,7 @@ from graphweft_workers.ports.graph_store import GraphStore, Table
 from graphweft_workers.ports.result_limits import MOST_ROWS
 from graphweft_workers.retrieval import profile, statements
 from graphweft_workers.retrieval.arrangement import Arrangement, Shown, plain_text
+from graphweft_workers.retrieval.empty_turns import requests
 from graphweft_workers.retrieval.ended import ROUNDS, ValidityEnd, current_first, ended_query, read_ended
 from graphweft_workers.retrieval.fulltext import by_words
 from graphweft_workers.retrieval.indexes import Indexes
@@ -54,6 +55,8 @@ _WIDEST: Final = 1_000
 """Limit of hits among which a search looks for ones that tell something."""
 MOST_WHOLE: Final = 2_000
 """Limit of nodes of a kind that are read for a ranking without an index; of more, those that words or vectors find."""
+_CLAIMED: Final = 0.5
+"""The least score of a claim that answers the question."""
 _MOST_MORE: Final = 20
 """Rows that are read beyond ``top_k``, in place of those that tell nothing or repeat another."""
 
@@ -385,11 +388,31 @@ class _Search:
         return "hybrid" if self._embedder is not None and self._query.of in EMBEDDED else "words"
 
     async def _latest_known_first(self, targets: Sequence[SearchTarget]) -> list[Hit]:
-        """Return the latest nodes: facts and preferences first, in up to half of the rows, or more if there is room."""
+        """Return the latest nodes: facts and preferences first, in up to half of the rows, or more if there is room.
+
+        Before these is what the user claims that holds, if the question asks for it: "What do you know about me?"
+        """
+        claimed = await self._claimed(targets) if self._asked.is_of_all else []
         tables = await self._latest_by_kind(targets, self._width)
         known = _newest({of: table for of, table in tables.items() if targets[of].kind in _KNOWN}, self._width)
         others = _newest({of: table for of, table in tables.items() if targets[of].kind not in _KNOWN}, self._width)
-        return _falling([*known[: self._half], *others, *known[self._half :]])
+        latest = [*known[: self._half], *others, *known[self._half :]]
+        return _falling(_distinct(targets, [*claimed[: 2 * self._half], *latest]))
+
+    async def _claimed(self, targets: Sequence[SearchTarget], answering: Sequence[str] = ()) -> list[Hit]:
+        """Return what one user claims that holds, as the profile has it, or the latest claims with the predicates.
+
+        A claim is in its memory, or in the statement that is left of it: there is a hit for each, and a row for one.
+        """
+        scope = {} if self._query.memory is None else self._query.memory.given
+        places = [
+            [of for of, target in enumerate(targets) if target.labels == (label,) and dict(target.scope) == scope]
+            for label in (MEMORY_LABEL, STATEMENT)
+        ]
+        if "user_id" not in scope or not places[0]:
+            return []
+        rows = (await self._ask(profile.profile_query(self._dialect, scope, self._now))).rows
+        return [Hit(key, key, 0.0, of) for key in profile.claimed(rows, answering) for [of, *_] in filter(None, places)]
 
     async def _latest(self, targets: Sequence[SearchTarget]) -> list[Hit]:
         return _newest(await self._latest_by_kind(targets, self._query.top_k), self._query.top_k)
@@ -498,7 +521,22 @@ class _Search:
             cosines = {(hit.of, number): cosine(hit.score) for hit, number in numbers if number is not None}
         with_vectors = frozenset(of for of, target in enumerate(targets) if target.vector is not None)
         compared = Near(cosines=cosines, parts=with_vectors, is_all=max(len(near), len(cosines)) < self._width)
-        return await self._current_first(targets, rank(self._asked, parts, compared, limit=self._width)), degraded
+        hits = rank(self._asked, parts, compared, limit=self._width)
+        if self._asked.answering and (claimed := await self._claimed(targets, self._asked.answering)):
+            score = max(_CLAIMED, hits[0].score if hits else 0.0)
+            # "From June I work at Globex." is no claim, and has begun since.
+            first = [hit for hit in hits[:1] if await self._has_begun(targets, hit, indexes[hit.of])]
+            hits = _distinct(targets, [*first, *(hit._replace(score=score) for hit in claimed), *hits])
+        return await self._current_first(targets, hits), degraded
+
+    async def _has_begun(self, targets: Sequence[SearchTarget], hit: Hit, index: ScopeIndex) -> bool:
+        """Tell whether a turn says since when it holds, holds when it is asked, and is no request."""
+        stated, days = index.stated.get(index.numbers[hit.key]), self._asked.days
+        if stated is None or not stated.begins or days is None or not stated.holds(*days):
+            return False
+        await self._look_up(targets, [hit], [])
+        cells = self._read[hit.of, hit.handle]
+        return cells is not None and not requests(str(cells[0]))
 
     async def _current_first(self, targets: Sequence[SearchTarget], hits: list[Hit]) -> list[Hit]:
         """Return the hits, of which each that had ended when the question asks is behind what ended it."""

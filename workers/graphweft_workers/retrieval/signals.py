@@ -23,7 +23,6 @@ from graphweft_workers.retrieval.scope_index import (
     EMPTY,
     NUMBER,
     OF_LAST,
-    OF_OWN,
     QUOTES,
     SHORT,
     TIME,
@@ -98,7 +97,7 @@ class Signals:
     values: dict[str, Floats] = field(default_factory=dict[str, Floats])
     """A signal that says nothing is missing."""
     sums: Floats = field(default_factory=lambda: np.zeros(0))
-    """The weighted sum of each candidate."""
+    """The weighted sum of each candidate; a correction has at least that of what it corrects."""
     fits: bool = True
     """Whether a record is about what is asked for: it holds a word of weight, is near, or of a day that is named."""
     reach: float = 1.0
@@ -214,6 +213,7 @@ class _Finder:
         sums = linear(signals, weights)
         values["first_hits"] = self._like_first_hits(signals, candidates, sums)
         signals.sums = sums + weights.get("first_hits", 0.0) * values["first_hits"]
+        self._raise_corrections(candidates, signals.sums)
         return signals
 
     def _holding(self, term: str) -> int:
@@ -309,11 +309,11 @@ class _Finder:
 
         asked = np.flatnonzero(is_found)
         answers = of.after[asked]
-        later = of.after[answers]
         about = (answers != asked) & (of.flags[answers] & OF_LAST != 0)
         add(answers[about], words[asked[about]] / 2)
-        about = (answers != asked) & (later != answers) & (of.flags[later] & OF_OWN != 0)
-        add(later[about], words[asked[about]] / 2)
+        later = of.corrections[words[of.continued[of.corrections]] > 0]
+        later = later[of.before[later] != of.continued[later]]
+        add(later, words[of.continued[later]] / 2)
         add(self._near_records, np.maximum(0.0, self._cosines) * best)
         if _most(days):
             fits, left = days[of.days], _MOST_OF_DAYS
@@ -419,8 +419,20 @@ class _Finder:
         of, words = self._of, self._words
         before = of.before[candidates]
         scores = np.where(flags & OF_LAST, words[before], 0.0)
-        scores = np.maximum(scores, np.where(flags & OF_OWN, words[of.before[before]], 0.0))
+        continued = of.continued[candidates]
+        scores = np.maximum(scores, np.where(continued != candidates, words[continued], 0.0))
         return np.where(of.flags[before] & ASKS, scores, _CONTINUED * scores)
+
+    def _raise_corrections(self, candidates: Numbers, sums: Floats) -> None:
+        """Give each correction the sum of what it corrects, if that is more: of equal ones the later is first."""
+        continued = self._of.continued[candidates]
+        corrections = np.flatnonzero(continued != candidates)
+        if len(corrections):
+            place_of = {record: at for at, record in enumerate(candidates.tolist())}
+            for at in corrections[np.argsort(candidates[corrections])].tolist():
+                of = place_of.get(int(continued[at]))
+                if of is not None:
+                    sums[at] = max(sums[at], sums[of])
 
     def _pairs(self, candidates: Numbers, lengths: Numbers) -> Floats:
         """Return the weight of the pairs of the question that each candidate holds, next to each other or almost."""
@@ -454,7 +466,9 @@ class _Finder:
             return None
         others = EMPTY | QUOTES | (ANOTHER if self._asked.is_of_user else 0)
         is_told = (covered > _NEARLY * most) & (of.flags[candidates] & (USERS | others) == USERS)
-        told = np.flatnonzero(is_told & ~self._is_of_another[signals.places[: len(candidates)]])
+        if self._asked.is_own:
+            is_told &= ~self._is_of_another[signals.places[: len(candidates)]]
+        told = np.flatnonzero(is_told)
         days = [of.day_names[int(day)] for day in of.days[candidates[told]]]
         by_time = sorted(
             (

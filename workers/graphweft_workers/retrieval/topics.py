@@ -8,7 +8,7 @@ installation has none.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from graphweft_workers.text.terms import terms
@@ -72,6 +72,28 @@ def _table(topics: Sequence[tuple[str, str]], before: str = "") -> Mapping[str, 
     return found
 
 
+_ADDRESS: Final = frozenset(terms("address adresse"))
+"""Words that have a topic only where nothing else says of what: "my e-mail address" is no home."""
+_ANY_CLAIM: Final = frozenset(terms("now current still exact right full new present today long"))
+"""Words that may stand in a question beside a topic: its answer is what the user claims."""
+_CLAIMED: Final = tuple(
+    (frozenset(terms(asked)), frozenset(terms(asked + " " + beside)) | _ANY_CLAIM, predicates)
+    for asked, beside, predicates in (
+        ("email mail", "e address", ("has e-mail address",)),
+        ("phone mobile cell telephone", "number", ("has phone number",)),
+        (
+            "live reside home address", "city town country place based located street",
+            ("lives in", "has address"),
+        ),
+        ("work job employer profession occupation", "company firm", ("works for", "works as")),
+        ("name called", "first last surname", ("is called",)),
+        ("married wife husband partner spouse girlfriend boyfriend dating engaged", "name called", ("has partner",)),
+        ("birthday born", "date day", ("is born on",)),
+        ("old age", "years", ("is aged",)),
+        ("car drive", "kind type make", ("drives",)),
+    )
+)  # fmt: skip
+"""The words of a question about oneself, those that may be beside them, and the predicates of claims that answer it."""
 _ALIKE: Final = _table(_TOPICS)
 _ALIKE_IN_GERMAN: Final = _table(_GERMAN, _IN_GERMAN)
 _TOLD: Final = tuple(
@@ -82,6 +104,15 @@ _TOLD: Final = tuple(
 def predicates_of(told: frozenset[str]) -> list[str]:
     """Return the predicates that a text with these terms may be about."""
     return [each for words, predicates in _TOLD if not words.isdisjoint(told) for each in predicates]
+
+
+def answering_predicates(asked: Collection[str]) -> Sequence[str]:
+    """Return the predicates of the claims that answer a question about oneself with these terms; in doubt none."""
+    wanted = frozenset(asked)
+    for keys, allowed, predicates in _CLAIMED:
+        if not keys.isdisjoint(wanted) and wanted <= allowed:
+            return predicates
+    return ()
 
 
 def names_another(text: str) -> bool:
@@ -103,6 +134,8 @@ def alike(asked: Sequence[str], *, is_german: bool = False) -> dict[str, frozens
     table = _ALIKE_IN_GERMAN if is_german else _ALIKE
     found: dict[str, frozenset[str]] = {}
     for term in asked:
+        if term in _ADDRESS and not _ANY_CLAIM.issuperset(each for each in asked if table.get(each) != table[term]):
+            continue
         if (told := table.get(term)) is not None and told not in found.values():
             found[term] = told - (frozenset(asked) - {term})
     return found

@@ -38,8 +38,9 @@ specialise specialize, memorise memorize, analyse analyze, licence license, defe
 practice, travelled traveled, travelling traveling, traveller traveler, cancelled canceled, modelling modeling,
 counselling counseling, counsellor counselor, pyjamas pajamas, grandma
 grandmother granny, grandpa grandfather, mum mom mother mummy mommy mama, dad father daddy papa, aeroplane airplane,
-doughnut donut, yoghurt yogurt, whisky whiskey, cosy cozy, mould mold, plough plow, enrol enroll, fulfil
-fulfill, ageing aging, moustache mustache, tonne ton, kerb curb, sceptical skeptical, manoeuvre maneuver"""
+doughnut donut, yoghurt yogurt, whisky whiskey, cosy cozy, mould mold, plough plow, enrol enroll, email mail,
+wifi fi, fulfil fulfill, ageing aging, moustache mustache, tonne ton, kerb curb,
+sceptical skeptical, manoeuvre maneuver"""
 
 
 def _groups(written: str) -> Iterable[frozenset[str]]:

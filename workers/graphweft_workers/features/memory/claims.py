@@ -107,6 +107,8 @@ class Language:
     """The beginning of sentences that are about the conversation, or polite."""
     unsure: re.Pattern[str]
     """Words of what is past, to come, wished or doubted."""
+    passing: re.Pattern[str]
+    """Words of what somebody has for a moment ("I have a question"): that part of a sentence makes no claim."""
     parts: re.Pattern[str]
     """What is between two parts of a sentence that each say something in the first person."""
     aside: re.Pattern[str]
@@ -151,7 +153,7 @@ def is_doubtful(text: str, *, year: int = 0) -> bool:
     return (
         _QUOTES.search(text) is not None
         or any(int(each) != year for each in _YEAR.findall(text))
-        or ENGLISH.unsure.search(_spelt(text)) is not None
+        or any(words.search(_spelt(text)) for words in (ENGLISH.unsure, ENGLISH.passing))
     )
 
 
@@ -217,6 +219,8 @@ def _spelt(text: str) -> str:
 
 def _claim(part: str, language: Language) -> Claim | None:
     """Return the claim that a part of a sentence is, with nothing more than words of time."""
+    if language.passing.search(part):
+        return None
     aside = language.aside.search(part)
     if aside is not None:
         if language.undone.search(_spelt(part[aside.start() :])):
@@ -262,7 +266,7 @@ def _claim_of(match: re.Match[str], form: ClaimForm, language: Language) -> Clai
         return None
     if not what and groups.get("any") is None:
         return None
-    if not form.is_name and (_ABOUT_THIS.match(what) or language.detail.search(what)):
+    if not form.is_name and (_ABOUT_THIS.match(what) or language.detail.search(what) or _AND_DONE.search(what)):
         return None
     if form.is_kind:
         kind = _VAGUE.sub("", _CALLED.sub(" ", what))
@@ -318,6 +322,12 @@ _ABOUT_THIS: Final = re.compile(
     r"(?:it|this|that|them|him|her|you|your|these|those|what|how|when|to (?:know|ask|see|say|talk|thank|hear))\b",
     re.IGNORECASE,
 )
+_AND_DONE: Final = re.compile(
+    r"\b(?:and|then) (?:(?:then|also|i|we) )?(?:sold|bought|gave|got|went|took|made|lost|found|left|put|sent|had|did|"
+    r"has|have|do|does|[a-z]+ed)\b",
+    re.IGNORECASE,
+)
+"""What else somebody did: "a Tesla and sold the Volvo" is no thing."""
 _NO_NAMES: Final = frozenset({
     "I", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday", "January", "February",
     "March", "April", "May", "June", "July", "August", "September", "October", "November", "December", "Back",
@@ -341,8 +351,9 @@ _LEAD: Final = (
     r"(?:(?:hi|hello|hey|well|yes|no|oh|ok|okay|so|and|but|actually|now|today|yesterday|recently|finally|currently|"
     r"anyway|sorry|please|nowadays|these days|by the way|btw|fyi|for the record|just so you know|"
     r"please (?:note|remember)(?: that)?|remember(?: that)?|note(?: that)?|update|correction|news|good news|"
-    r"bad news|big news|guess what|from now on|as of \w+|since (?:last )?\w+|"
-    r"last (?:week|month|year|spring|summer|autumn|winter|\w+day)|a (?:week|month) ago)\b[,:!.\s-]*){0,5}"
+    r"bad news|big news|guess what|from now on|as of (?:last |this )?\w+|since (?:last )?\w+|"
+    r"last (?:week|month|year|spring|summer|autumn|winter|\w+day)|a (?:week|month) ago|"
+    r"(?:i|we)(?: have|'ve)? (?:just )?moved(?: house| home)?(?=[,:;]))\b[,:;!.\s-]*){0,5}"
 )
 _WHEN: Final = (
     r"(?:(?:19|20)\d\d|yesterday|today|night|weekend|week|month|year|spring|summer|autumn|fall|winter|january|february|march|april|"
@@ -350,7 +361,7 @@ _WHEN: Final = (
 )
 _TAIL: Final = (
     r"(?:,? (?:just so you know|just saying|by the way|btw|fyi|you know|as you know|as i (?:said|mentioned|told you)|"
-    r"for the record|in case you wonder|though|"
+    r"for the record|in case you (?:wonder|need it)|though|after all|"
     r"now|currently|nowadays|today|yesterday|recently|again|instead|these days|from now on|please|actually|"
     rf"officially|(?:since|as of) (?:last )?{_WHEN}|last {_WHEN}|"
     r"(?:a|two|three|some|a few|a couple of) (?:days?|weeks?|months?) ago))$"
@@ -369,9 +380,25 @@ _CAPITAL: Final = r"(?-i:[^\W\d_a-z\u00df-\u00f6\u00f8-\u00ff])"
 _THEY: Final = rf"(?P<who>my {KIN}(?: {_CAPITAL}[\w'-]*)?)"
 _WHAT: Final = r" (?P<what>(?:(?:Dr|Mrs?|Ms|Prof|St)\. )?[^,;:!?()\n]+)"
 _NAME: Final = (
-    rf" (?P<what>(?:the )?(?:(?:Dr|Mrs?|Ms|Prof|St)\.? )?{_CAPITAL}[\w&-]*"
-    rf"(?: (?:(?:de|da|do|la|le|am|der|upon|of|del|di) )?{_CAPITAL}[\w&-]*){{0,3}})"
+    rf" (?P<what>(?:the )?(?:(?:Dr|Mrs?|Ms|Prof|St)\.? )?{_CAPITAL}[\w&'-]*"
+    rf"(?: (?:(?:de|da|do|la|le|am|der|upon|of|del|di) )?{_CAPITAL}[\w&'-]*){{0,3}})"
 )
+_SEASON: Final = (
+    r"(?: in (?:early |late )?(?:spring|summer|autumn|fall|winter|january|february|march|april|may|june|july|august|"
+    r"september|october|november|december)| on (?:mon|tues|wednes|thurs|fri|satur|sun)day)?"
+)
+"""Behind what somebody has done: it says when."""
+_KIND_OF_FIRM: Final = (
+    r"(?:hospital|clinic|school|university|college|library|bank|bakery|museum|hotel|pharmacy|restaurant|airport|"
+    r"council|police|court|theatre|theater|cafe|factory|brewery|zoo)"
+)
+_FIRM: Final = rf"{_NAME[:-1]}(?: {_KIND_OF_FIRM})?)"
+_HOW_OFTEN: Final = (
+    r"(?: (?:daily|(?:every|each) (?:single )?(?:day|morning|evening|night|week|weekend|(?:mon|tues|wednes|thurs|fri|"
+    r"satur|sun)day)|on (?:(?:mon|tues|wednes|thurs|fri|satur|sun|week)days|weekends)))?"
+    r"(?:, (?:\w+ )?(?:cups?|glass(?:es)?|times|hours?|packs?) (?:a|every|per) (?:day|week))?"
+)
+_MUCH: Final = r"(?: (?:(?:far |way )?too much|a lot of|lots of|plenty of))?"
 _PARTNER: Final = r"(?:girlfriend|boyfriend|wife|husband|partner|fianc[e\u00e9]e?|spouse)"
 _ONE_SERVICE: Final = f"(?:{'|'.join(SERVICES)})"
 _DO: Final = r"(?:drink|eat|smoke|play|use|speak|watch|take|ride|read|wear|collect|practi[sc]e|teach)"
@@ -407,7 +434,26 @@ def _ended(words: str, predicate: str, **more: bool) -> ClaimForm:
 
 _ANYMORE: Final = r" (?P<what>[^,;:!?()\n]+?) (?:anymore|any more|any longer)"
 _MAYBE_ANYMORE: Final = r" (?P<what>[^,;:!?()\n]+?)(?: (?:anymore|any more|any longer))?"
-_AT_FIRM: Final = rf"(?: (?:at|for) (?:the )?{_CAPITAL}[\w&-]*(?: {_CAPITAL}[\w&-]*){{0,3}})?"
+_AT_FIRM: Final = (
+    rf"(?: (?:at|for|in) (?:(?:the )?(?:St\. )?{_CAPITAL}[\w&'-]*(?: {_CAPITAL}[\w&'-]*){{0,3}}(?: {_KIND_OF_FIRM})?"
+    rf"|(?:an?|the) (?:[a-z]+ )?{_KIND_OF_FIRM}))?"
+)
+_PROFESSION: Final = (
+    r"(?:teacher|nurse|midwife|paramedic|doctor|surgeon|dentist|pharmacist|vet|veterinarian|physiotherapist|"
+    r"psychologist|psychiatrist|therapist|carpenter|plumber|electrician|mechanic|welder|bricklayer|roofer|engineer|"
+    r"developer|programmer|administrator|architect|designer|analyst|consultant|accountant|lawyer|solicitor|"
+    r"librarian|journalist|translator|interpreter|scientist|researcher|physicist|chemist|"
+    r"biologist|professor|lecturer|principal|headteacher|chef|butcher|barista|waiter|waitress|bartender|"
+    r"hairdresser|barber|farmer|firefighter|police officer|policeman|policewoman|soldier|"
+    r"postman|pilot|flight attendant|(?:bus|taxi|truck|lorry|train|tram) driver|social worker|secretary|"
+    r"receptionist|cashier|electrical engineer|(?:project|product|office|shop|store|hotel) manager|estate agent)"
+)
+_NOT_BY_TRADE: Final = (
+    r"(?!(?:retired|former|trained|trainee|aspiring|amateur|hobby|part-time|weekend|volunteer|would-be|ex|past|"
+    r"future|terrible|bad|lousy|good|great|decent|better|worse|big|huge)\b)"
+)
+_GREETED: Final = f"(?:{'|'.join(f'(?<={each})' for each in ('hi ', 'hi, ', 'hey ', 'hey, ', 'hello ', 'hello, '))})"
+"""Behind a greeting "I'm Robert" is a name."""
 _ENGLISH: Final = (
     # Where somebody lives
     _ended(rf"{_I}{_OFTEN} no longer live (?:in|at){_NAME}", "lives in", is_name=True),
@@ -415,15 +461,19 @@ _ENGLISH: Final = (
     _ended(rf"{_I_HAVE}{_OFTEN} moved (?:away from|out of){_NAME}", "lives in", is_name=True),
     _pattern(rf"{_I}{_OFTEN} (?:live|reside) (?:in|at|on){_NAME}{_COMPANY}", "lives in", is_name=True),
     _pattern(
+        rf"(?:{_I}{_OFTEN} live|{_I_AM}{_OFTEN} living) (?:in|on|at) (?:\d+\w? )?(?:{_CAPITAL}[\w'-]* ){{1,3}}"
+        rf"(?:Street|St\.?|Road|Rd\.?|Avenue|Lane|Square|Drive|Place|Close),? in{_NAME}", "lives in", is_name=True,
+    ),
+    _pattern(
         rf"(?:{_I_AM}|{_I_HAVE} been){_OFTEN} (?:living|based|settled) (?:in|at){_NAME}{_COMPANY}",
         "lives in", is_name=True,
     ),
     _pattern(
-        rf"{_I_HAVE}{_OFTEN} moved {_BE_BACK}(?:from {_CAPITAL}[\w -]*? )?to{_NAME}{_COMPANY}",
+        rf"{_I_HAVE}{_OFTEN} moved {_BE_BACK}(?:from {_CAPITAL}[\w -]*? )?to{_NAME}{_COMPANY}{_SEASON}",
         "lives in", is_name=True, is_place=True,
     ),
     _pattern(
-        rf"{_I_HAVE}{_OFTEN} (?:relocated|moved house) (?:from {_CAPITAL}[\w -]*? )?to{_NAME}",
+        rf"{_I_HAVE}{_OFTEN} (?:relocated|moved house) (?:from {_CAPITAL}[\w -]*? )?to{_NAME}{_SEASON}",
         "lives in", is_name=True,
     ),
     _pattern(rf"{_I_HAVE}{_OFTEN} settled (?:down )?in{_NAME}", "lives in", is_name=True),
@@ -442,7 +492,8 @@ _ENGLISH: Final = (
     # Work
     _ended(rf"{_I}{_OFTEN} no longer work (?:at|for|with){_NAME}", "works for", is_name=True),
     _ended(rf"{_I}{_OFTEN} (?:don't|do not) work (?:at|for|with){_ANYMORE}", "works for", is_name=True),
-    _ended(rf"{_I_HAVE}{_OFTEN} (?:quit|left|lost) my job (?:at|with){_NAME}", "works for", is_name=True),
+    _ended(rf"{_I_HAVE}{_OFTEN} (?:quit|left|lost) my job (?:at|with){_NAME}{_SEASON}", "works for", is_name=True),
+    _ended(rf"{_I_HAVE}{_OFTEN} (?:left|quit){_NAME}{_SEASON}", "works for", is_name=True),
     _ended(
         rf"{_I} (?:was|got|have been){_OFTEN} (?:fired|laid off|let go) (?:from|by){_NAME}", "works for", is_name=True
     ),
@@ -452,10 +503,15 @@ _ENGLISH: Final = (
     _pattern(
         rf"(?:{_I}{_OFTEN} work|{_I_AM}{_OFTEN} working) as an? (?P<what>[^,;:!?()\n]+?){_AT_FIRM}", "works as"
     ),
+    _pattern(
+        rf"{_I_AM}{_OFTEN} an? {_NOT_BY_TRADE}(?P<what>(?:{_NOT_BY_TRADE}[a-z]+ ){{0,2}}{_PROFESSION}){_AT_FIRM}",
+        "works as",
+    ),
     _pattern(rf"my{_OFTEN} (?:(?:new|current) )?(?:job title|profession|occupation) is{_OFTEN}{_WHAT}", "works as"),
     _pattern(rf"{_I} (?:was|got|have been){_OFTEN} promoted to{_WHAT}", "works as"),
-    _pattern(rf"{_I}{_OFTEN} work (?:at|for){_NAME}", "works for", is_name=True),
-    _pattern(rf"{_I_AM}{_OFTEN} (?:working (?:at|for)|employed (?:at|by)){_NAME}", "works for", is_name=True),
+    _pattern(rf"{_I}{_OFTEN} work (?:at|for){_FIRM}", "works for", is_name=True),
+    _pattern(rf"{_I_AM}{_OFTEN} (?:working (?:at|for)|employed (?:at|by)){_FIRM}", "works for", is_name=True),
+    _pattern(rf"{_I_HAVE}{_OFTEN} joined{_FIRM} as (?:an?|the|their) [a-z ]+", "works for", is_name=True),
     _pattern(
         rf"{_I_HAVE}{_OFTEN} (?:started (?:working|(?:a|my) new job)|got (?:a (?:new )?job|hired)|took a (?:new "
         rf")?job) (?:at|for|by|with){_NAME}", "works for", is_name=True,
@@ -477,6 +533,7 @@ _ENGLISH: Final = (
     _ended(rf"(?:don't|do not|stop) call(?:ing)? me{_NAME}(?: anymore| any more)?", "is called", is_name=True),
     _pattern(rf"(?:my{_OFTEN} (?:new )?name is{_OFTEN}|my name's){_NAME}", "is called", is_name=True),
     _pattern(rf"(?:{_I_AM}{_OFTEN} called|call me){_NAME}", "is called", is_name=True),
+    _pattern(rf"{_GREETED}(?:i am|i'm)(?! OK\b){_NAME}", "is called", is_name=True),
     _pattern(rf"{_I_HAVE}{_OFTEN} changed my name to{_NAME}", "is called", is_name=True),
     # Partners
     _ended(
@@ -488,10 +545,13 @@ _ENGLISH: Final = (
         rf"divorced|got divorced|are (?:divorced|separated|no longer together|not together any\s*more))",
         "has partner", is_name=True,
     ),
-    _ended(rf"(?P<what>{_CAPITAL}[\w'-]*) (?:has )?(?:left|dumped) me", "has partner", is_name=True),
+    _ended(
+        rf"(?P<what>{_CAPITAL}[\w'-]*) (?:has )?(?:left|dumped|(?:broke|broken|split) up with) me", "has partner",
+        is_name=True,
+    ),
     _ended(
         rf"my {_PARTNER} (?:and i (?:have )?(?:broke(?:n)? up|split up|separated|divorced|got divorced)|"
-        rf"(?:has )?(?:left|dumped) me)(?P<any>)", "has partner",
+        rf"(?:has )?(?:left|dumped|(?:broke|broken|split) up with) me)(?P<any>)", "has partner",
     ),
     _ended(
         rf"(?:{_I_AM}{_OFTEN} (?:single|divorced|no longer married|not married any\s*more)|{_I_HAVE}{_OFTEN} "
@@ -520,19 +580,29 @@ _ENGLISH: Final = (
         rf"my{_OFTEN} (?:(?:new|current) )?(?P<of>{_ONE_SERVICE}) is{_OFTEN} (?:(?:called|named) )?{_NAME[1:]}",
         "has", is_name=True,
     ),
+    _pattern(
+        rf"{_I_HAVE}{_OFTEN} (?:switched|changed|moved) to{_NAME} as my (?:new )?(?P<of>{_ONE_SERVICE})",
+        "has", is_name=True,
+    ),
     _pattern(rf"my{_OFTEN} (?:new )?(?P<of>favou?rite [a-z]+(?: [a-z]+)?) is{_OFTEN}{_WHAT}", "has"),
     _pattern(rf"my{_OFTEN} birthday is{_OFTEN} (?:on )?(?:the )?{_DATE}", "is born on"),
     _pattern(rf"{_I} was born on (?:the )?{_DATE}", "is born on"),
     _pattern(rf"{_I_AM}{_OFTEN} (?P<what>\d{{1,3}})(?: years old)?", "is aged"),
+    _pattern(rf"(?:i have|i've|i){_OFTEN} turned (?P<what>1?\d{{1,2}})(?: years old)?{_SEASON}", "is aged"),
     _pattern(
         rf"(?:my|our){_OFTEN} (?:(?:new|current|home) )*address is{_OFTEN} (?P<what>(?:[\w'.-]+ ){{0,5}}\d+[\w-]*"
         r"(?:,? [\w'.-]+){0,8})", "has address",
     ),
     _pattern(
-        rf"my{_OFTEN} (?:new )?(?:phone|mobile|cell|telephone)(?: number)? is{_OFTEN} (?P<what>[+(]?\d[\d ()/-]+)",
+        rf"(?:my{_OFTEN} (?:new )?(?:phone|mobile|cell|telephone)(?: number)? (?:is{_OFTEN}|(?:has )?changed to)|"
+        rf"(?:you can )?(?:reach|call|text) me (?:at|on)) (?P<what>[+(]?\d[\d ()/-]+\d)",
         "has phone number",
     ),
     _pattern(rf"my{_OFTEN} (?:new )?e-?mail(?: address)? is{_OFTEN} (?P<what>\S+@\S+)", "has e-mail address"),
+    _pattern(
+        r"my e-?mail(?: address)?(?: has)? changed(?:(?: to|,? (?:and )?(?:it is|it's|it's now|it is now|now it's)|:))"
+        r"(?: now)? (?P<what>\S+@\S+)", "has e-mail address",
+    ),
     _pattern(
         rf"(?:{_I}{_OFTEN} drive|my{_OFTEN} (?:new )?car is) (?:an?|the) (?:{_QUALITY} "
         rf"){{0,3}}(?P<what>{_CAPITAL}[\w-]*)(?: {_CAPITAL}[\w-]*)?", "drives", is_name=True,
@@ -561,7 +631,10 @@ _ENGLISH: Final = (
         "likes",
     ),
     _ended(rf"{_I_AM}{_OFTEN} (?:not|no longer) (?:a (?:big )?fan of|into|fond of|keen on){_MAYBE_ANYMORE}", "likes"),
-    _pattern(rf"{_I}{_OFTEN} (?:like|love|enjoy|adore){_WHAT}", "likes"),
+    _pattern(
+        rf"(?:{_I}{_OFTEN} (?:like|love|enjoy|adore)|{_I_HAVE}{_OFTEN} (?:come|grown|learn(?:ed|t)) to (?:like|love|"
+        rf"enjoy)){_WHAT}", "likes",
+    ),
     _pattern(rf"{_I_AM}{_OFTEN} (?:a (?:big |huge )?fan of|into|fond of|keen on){_WHAT}", "likes"),
     _ended(
         rf"{_I_HAVE}{_OFTEN} (?:sold|gave away|given away|lost) (?:my|our|the){_WHAT}", "has", is_kind=True,
@@ -579,9 +652,11 @@ _ENGLISH: Final = (
     _pattern(rf"{_I_HAVE}{_OFTEN} (?:adopted|bought|own|got|have) (?:an?|my|our){_WHAT}", "has", is_kind=True),
     _pattern(rf"{_I}{_OFTEN} (?:have|own) an?{_WHAT}", "has", is_kind=True),
     _ended(rf"{_I}{_OFTEN} no longer (?P<of>{_DO}){_WHAT}", "does"),
-    _ended(rf"{_I}{_OFTEN} (?:don't|do not) (?P<of>{_DO}){_ANYMORE}", "does"),
+    _ended(rf"{_I}{_OFTEN} (?:don't|do not) (?P<of>{_DO}){_MAYBE_ANYMORE}", "does"),
     _ended(rf"{_I_HAVE}{_OFTEN} (?:stopped|quit|given up|gave up) (?P<of>{_DOING}){_WHAT}", "does"),
-    _pattern(rf"{_I}{_OFTEN} (?P<of>{_DO}){_WHAT}", "does"),
+    _ended(rf"{_I_HAVE}{_OFTEN} (?:quit|given up|gave up) (?P<what>coffee|tea|alcohol|beer|wine|soda)", "does drink"),
+    _ended(rf"{_I_HAVE}{_OFTEN} (?:quit|given up|gave up) (?P<what>meat|fish|sugar|dairy|chocolate)", "does eat"),
+    _pattern(rf"{_I}{_OFTEN} (?P<of>{_DO}){_MUCH} (?P<what>[^,;:!?()\n]+?){_HOW_OFTEN}", "does"),
     _pattern(rf"{_I_HAVE}{_OFTEN} (?:started|begun|began) (?P<of>{_DOING}){_WHAT}", "does"),
 )  # fmt: skip
 
@@ -590,7 +665,8 @@ ENGLISH: Final = Language(
     tail=re.compile(_TAIL, re.IGNORECASE),
     detail=re.compile(_DETAIL, re.IGNORECASE),
     undone=re.compile(
-        r"\b(?:back|return(?:ed)?|left|not|only|but|wrong|lied|lie|wish|think|guess)\b|n't", re.IGNORECASE
+        r"\b(?:back|return(?:ed)?|left|not|only|but|wrong|lied|lie|wish|think|guess)\b|"
+        r"n't(?! (?:take|stand|bear|afford) it)", re.IGNORECASE
     ),
     patterns=_ENGLISH,
     own=re.compile(r"\b(?:i|im|ive|weve|me|my|mine|myself|we|us|our|ours)\b", re.IGNORECASE),
@@ -621,16 +697,20 @@ ENGLISH: Final = Language(
         r"months?|weekend|holidays?|vacation|summer|winter)|on (?:holiday|vacation)|maybe|perhaps|probably|"
         r"imagine|pretend|"
         r"suppose|joking|kidding|thinking of|thinking about|consider(?:ing)?|never)\b|"
-        r"\bhave (?:an?|another|some|one) (?:[a-z]+ ){0,2}(?:questions?|requests?|problems?|issues?|ideas?|"
-        r"meetings?|moment|"
-        r"minute|look|feeling|doubts?|favou?r)\b|(?-i:\bwill\b)|'ll\b|'d\b|\bor\b",
+        r"(?-i:\bwill\b)|'ll\b|'d\b|\bor\b",
+        re.IGNORECASE,
+    ),
+    passing=re.compile(
+        r"\bhave (?:an?|another|some|one) (?:[a-z]+ ){0,2}(?:questions?|requests?|problems?|issues?|ideas?|meetings?|"
+        r"moment|minute|look|feeling|doubts?|favou?r)\b",
         re.IGNORECASE,
     ),
     parts=re.compile(r"\s*(?:,|;)\s*(?:(?:and|but|so) )?(?=(?:i|i'?m|i'?ve|my|we|we'?ve|our|now)\b)"
                      r"| (?:and|but) (?=(?:i|i'?m|i'?ve|my|we|we'?ve|our|now)\b)"
                      r"|\s*, so (?!(?:far|to (?:speak|say)|they say|it seems|much)\b)", re.IGNORECASE),
-    aside=re.compile(r"\s*[,;] (?:and )?(?:it|it's|everything|everybody|everyone|they|they're|there's)\b"
-                     r"(?! (?:say|says|seems?|looks?|appears?|claim|think|depends)\b)", re.IGNORECASE),
+    aside=re.compile(r"\s*[,;] (?:and )?(?!(?:it|it's|it is)(?: now)? \S+@)(?:it|it's|everything|everybody|everyone|"
+                     r"they|they're|there's)\b(?! (?:say|says|seems?|looks?|appears?|claim|think|depends)\b)",
+                     re.IGNORECASE),
     one_of_a_kind=frozenset({
         "mother", "mom", "mum", "father", "dad", "wife", "husband", "partner", "girlfriend", "boyfriend", "boss",
         "manager",

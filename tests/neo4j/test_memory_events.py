@@ -15,7 +15,7 @@ from tests.services.buses import applied
 from tests.services.layouts import spread, spreading
 from tests.services.neo4j import Neo4jServer
 from tests.services.rules import rule_set
-from tests.services.workers import running
+from tests.services.workers import SOON, running
 
 from graphweft_contracts import DeadLetter, Event, Layout, channels, wire
 from graphweft_contracts.memory import derived_id, memory_id
@@ -76,7 +76,7 @@ NO_RULES = rule_set()
 
 async def worked(bus: Bus, store: Any, rules: RuleSet = NO_RULES) -> list[DeadLetter]:
     """Let a worker come to the end of the log; return the dead letters that there are then."""
-    worker = MutationWorker(bus, store, rules, name="w")
+    worker = MutationWorker(bus, store, rules, name="w", timing=SOON)
     task = asyncio.create_task(worker.run())
     try:
         await applied(bus)
@@ -101,7 +101,7 @@ async def check_small_batches(url: str, store: GraphStore, rules: RuleSet) -> No
     again = FalkorDBStore(url, graph_template="again_{app_id}")
     bus = redis_bus(url, new=spread(2), group="graphweft-again")
     try:
-        async with running(MutationWorker(bus, again, rules, name="again", batch_events=3)):
+        async with running(MutationWorker(bus, again, rules, name="again", batch_events=3, timing=SOON)):
             await applied(bus)
         assert (await read_digest(again, APP)).sha256 == (await read_digest(store, APP)).sha256
     finally:

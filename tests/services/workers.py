@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from graphweft_rules import RuleSet
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.support.timing import LeaseTiming, Timing
 
-__all__ = ("running", "working")
+__all__ = ("SOON", "running", "working")
+
+SOON: Final = Timing(leases=LeaseTiming(read_s=0.2))
+"""A worker commits what its apps took longer over than it waited when its next read ends, which takes 2.5 s without
+new events. Tests wait for that."""
 
 
 class Runner(Protocol):
@@ -37,5 +42,5 @@ async def running[W: Runner](worker: W) -> AsyncGenerator[W]:
 @asynccontextmanager
 async def working(bus: Bus, graph: GraphStore, rules: RuleSet, **how: Any) -> AsyncGenerator[MutationWorker]:
     """Run a worker of a graph while the block does; ``how`` are further arguments of ``MutationWorker``."""
-    async with running(MutationWorker(bus, graph, rules, name="w", **how)) as worker:
+    async with running(MutationWorker(bus, graph, rules, name="w", **{"timing": SOON, **how})) as worker:
         yield worker

@@ -234,6 +234,7 @@ async def test_an_app_moves_to_another_bus_and_graph(
         assert await source.digest("shop") == digest
 
 
+@pytest.mark.long("unsigned")
 @keys_or_none
 async def test_a_user_is_erased_from_a_restored_history_too(app: Archived) -> None:
     await app.push("first")

@@ -163,6 +163,7 @@ async def test_what_each_app_keeps_is_counted_over_restarts_and_trims(
     assert (await uses_of(bus))[HOG].property_names == len(await graph.property_names(HOG)) > 2
 
 
+@pytest.mark.long("kafka")
 async def test_dead_letters_above_the_quota_keep_no_event_and_are_retried_from_the_log(
     bus: Bus, client: Client, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
 ) -> None:

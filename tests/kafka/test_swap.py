@@ -158,7 +158,7 @@ async def test_a_reader_sees_the_old_graph_or_the_new_one_and_no_mixture(app: Ap
     assert old != frozenset({("third", 11)})
 
 
-@pytest.mark.long("neo4j")
+@pytest.mark.long("neo4j", "unsigned")
 @only_redis
 @keys_or_none
 @both_graphs
@@ -395,7 +395,7 @@ BESIDE = (
 """The commands that make, exchange or delete graphs of an app."""
 
 
-@pytest.mark.long("neo4j")
+@pytest.mark.long("neo4j", "kafka")
 @both_graphs
 async def test_commands_on_the_graphs_of_one_app_exclude_each_other(app: App, store: GraphStore) -> None:
     app.settings["GRAPHWEFT_ARCHIVE_URL"] = str(app.folder / "archive")

@@ -263,6 +263,7 @@ def _some_examples(number: int) -> list[Example]:
     return found
 
 
+@pytest.mark.long
 def test_live_graphs_replays_and_serial_passes_are_equal_for_many_apps(servers: Servers) -> None:
     """Many examples: two workers, some killed, rules that change, each app beside others of its partition."""
     everything = _some_examples(max(30, int(_EXAMPLES or 0)))

@@ -97,6 +97,7 @@ def day(number: int) -> str:
     return (T0 + timedelta(days=number)).date().isoformat()
 
 
+@pytest.mark.long("neo4j-erase", "neo4j-forget")
 @pytest.mark.parametrize("undo", ["forget", "update", "erase"])
 async def test_what_is_undone_brings_back_what_depended_on_it(url: str, store: GraphStore, undo: str) -> None:
     await logged(url, store, [said(at, text, at) for at, text in enumerate(FIRED)], clock=None, rules=RULES)

@@ -64,6 +64,7 @@ async def test_more_names_than_a_graph_can_have_cost_it_none(url: str, bus: Bus,
     assert await rows(graph, "MATCH (m:Memory) RETURN count(m)", NEIGHBOUR) == [(20,)]
 
 
+@pytest.mark.long("neo4j")
 async def test_an_event_with_too_many_names_is_a_dead_letter(url: str, bus: Bus, store: GraphStore) -> None:
     entities = [
         {"type": "Thing", "name": f"t{part}", **{f"a{part}_{name}": 1 for name in range(60)}} for part in range(1_000)

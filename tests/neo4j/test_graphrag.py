@@ -982,6 +982,7 @@ async def test_whatever_is_set_the_caps_hold(falkordb: Place) -> None:
         assert all(len(params["handles"]) <= min(100, max(20, settings.graph_expand_limit)) for params in hops)
 
 
+@pytest.mark.long
 async def test_the_work_on_a_hub_is_bounded(falkordb: Place) -> None:
     """By what the server itself says that it did, and not by a clock."""
     client: Any = redis.Redis.from_url(falkordb.url, socket_timeout=60)

@@ -272,6 +272,7 @@ def life_of_a_user() -> list[list[Event]]:
     ]
 
 
+@pytest.mark.long("order0", "order1")
 @pytest.mark.soak("neo4j")
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 0, 1, 2), (0, 3, 2, 1)])
 async def test_what_is_erased_stays_out_in_whatever_order_chats_come(

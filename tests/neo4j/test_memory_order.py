@@ -323,6 +323,7 @@ _CASES: dict[str, list[list[Event]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long("a preference was taken")
 @pytest.mark.soak("neo4j")
 @pytest.mark.parametrize("case", _CASES)
 def test_every_order_of_chats_leaves_the_same(server: Server, case: str) -> None:

@@ -326,6 +326,7 @@ async def test_every_way_of_asking_finds_what_is_left(
     assert facts.facts[0].valid_at is not None
 
 
+@pytest.mark.long
 @pytest.mark.soak("neo4j")
 async def test_a_hundred_statements_of_five_hundred_turns_are_found_as_before(
     url: str, bus: Bus, job_bus: Bus, store: GraphStore, transport: Transport

@@ -239,6 +239,7 @@ async def test_each_of_many_neighbours_ends_with_the_home_of_its_time(url: str, 
     assert await rows(store, ended) == [(149,)]
 
 
+@pytest.mark.long("neo4j")
 async def test_ends_of_many_supports_are_the_same_in_any_order(url: str, store: GraphStore) -> None:
     said = [f"Ada {name} {each} from {2 * each + late}" for each in range(120) for late, name in enumerate(PAIR)]
     told = [

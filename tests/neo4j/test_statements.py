@@ -59,6 +59,7 @@ def told(url: str, store: GraphStore) -> Told:
     return Told(url, store)
 
 
+@pytest.mark.long("neo4j")
 async def test_what_planted_statements_end(url: str, store: GraphStore) -> None:
     pairs = planted()
     events = [

@@ -155,7 +155,7 @@ async def test_a_verdict_ends_what_no_rule_ends_and_a_replay_asks_no_model(
     assert len(model_server.requests) == asked
 
 
-@pytest.mark.long("neo4j")
+@pytest.mark.long
 async def test_planted_statements_by_a_model_that_says_the_truth_and_by_one_that_lies(
     worked: Worked, model_server: ModelServer
 ) -> None:
@@ -183,6 +183,7 @@ async def test_a_lying_model_ends_nothing_outside_the_guards(worked: Worked, mod
     assert model_server.requests
 
 
+@pytest.mark.long("neo4j")
 async def test_one_statement_ends_at_most_three(worked: Worked) -> None:
     old = ["I work for Acme.", "I live in Oslo.", "I'm dating Anna.", "My name is Ben."]
     new = "New work, new home, no partner, another name: my life starts over."

@@ -51,7 +51,12 @@ class TestFalkorDB(SearchSuite):
 @repeats(
     SearchSuite,
     "test_a_chain_of_updates_shows_what_was_said_at_each_time",
+    "test_a_memory_is_found_in_its_language",
+    "test_a_question_is_answered_by_default_with_an_embedder_or_without",
     "test_a_vector_of_an_earlier_text_has_no_effect",
+    "test_no_ids_find_nothing_and_no_score_is_too_low",
+    "test_pinned_memories_are_shown_whatever_is_asked",
+    "test_vectors_that_are_equally_near_go_by_their_ids",
     "test_an_update_behind_an_erasure_restores_nothing",
     "test_an_update_changes_what_a_memory_says_and_keeps_what_it_said",
     "test_an_embedder_that_fails_leaves_the_words",
@@ -69,6 +74,12 @@ class TestFalkorDB(SearchSuite):
     "test_vectors_of_another_length_under_the_same_name_are_reported",
     "test_vectors_that_all_have_another_length_are_reported",
     "test_what_an_update_does_not_give_stays",
+    cases={
+        "test_a_long_text_is_shown_whatever_its_letters_are": ("17000", "49999", "50001"),
+        "test_filters_and_scopes_apply_before_the_limit": ("tea-fulltext", "tea-vector"),
+        "test_forgetting_and_erasing_reach_every_version": ("memory.forget",),
+        "test_no_row_has_less_than_the_least_score": ("made1",),
+    },
 )
 class TestNeo4j(SearchSuite):
     @pytest.fixture

@@ -74,6 +74,7 @@ async def applied(bus: Bus, graph: GraphStore, rules: RuleSet, expected: list[in
         await until(lambda: notes(graph), lambda found: found == expected, why="the events are applied")
 
 
+@pytest.mark.long("with an archive", "pass the lost one")
 @pytest.mark.parametrize(
     ("lost_ms", "since_ms", "has_archive"),
     [

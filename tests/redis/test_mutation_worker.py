@@ -380,6 +380,7 @@ class Breaking:
         raise GraphUnavailable("connection lost", retry_after_s=0.01)
 
 
+@pytest.mark.long(keep=("1-50", "2-1", "7-1", "10-50"))
 @pytest.mark.parametrize("batch_events", [1, 50])
 @pytest.mark.parametrize("after", [1, 2, 3, 7, 10])
 async def test_whatever_is_interrupted_goes_on_where_it_stood(

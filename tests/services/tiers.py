@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,12 +11,17 @@ import pytest
 __all__ = ("repeats",)
 
 
-def repeats[Class: type](suite: type, *names: str) -> Callable[[Class], Class]:
-    """Mark tests that a class has from ``suite`` as ``long``, for this class alone."""
+def repeats[Class: type](
+    suite: type, *names: str, cases: Mapping[str, Sequence[str]] | None = None
+) -> Callable[[Class], Class]:
+    """Mark tests that a class has from ``suite`` as ``long``, for this class alone.
+
+    Of those in ``cases``, the ones are marked that have one of the words in the id of their parameters.
+    """
 
     def mark(class_: Class) -> Class:
-        for name in names:
-            setattr(class_, name, pytest.mark.long(_again(getattr(suite, name))))
+        for name, words in {**dict.fromkeys(names, ()), **(cases or {})}.items():
+            setattr(class_, name, pytest.mark.long(*words)(_again(getattr(suite, name))))
         return class_
 
     return mark

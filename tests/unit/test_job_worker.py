@@ -220,6 +220,7 @@ async def test_if_too_many_apps_wait_the_position_waits_with_them() -> None:
     assert await lag(bus) == 0
 
 
+@pytest.mark.long(keep=("13-5", "24-1"))
 @pytest.mark.parametrize("batch_events", [1, 5, 200])
 @pytest.mark.parametrize("count", [13, MOST_PARKED])
 async def test_apps_that_wait_hold_up_no_other_app_after_a_restart(count: int, batch_events: int) -> None:

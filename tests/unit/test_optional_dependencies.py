@@ -37,6 +37,7 @@ def test_the_suites_of_the_ports_name_their_extra(missing: str) -> None:
     assert "pip install 'graphweft[testing]'" in done.stdout
 
 
+@pytest.mark.long(keep=("command0-EMBEDDER", "command0-SUMMARISER", "command1-JUDGE"))
 @pytest.mark.parametrize("variable", ["JUDGE", "SUMMARISER", "EMBEDDER"])
 @pytest.mark.parametrize("command", [["run", "memory"], ["doctor", "--json"]])
 def test_a_model_names_its_extra(variable: str, command: list[str], tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def index_of(nodes: Sequence[IndexedNode]) -> ScopeIndex:
     return index
 
 
+@pytest.mark.long(keep=("0", "3"))
 @pytest.mark.parametrize("seed", range(12))
 def test_the_order_is_that_of_the_plain_ranking(seed: int) -> None:
     rnd = random.Random(seed)

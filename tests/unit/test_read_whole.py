@@ -83,6 +83,7 @@ def test_commands_refuse_input_without_end(arguments: list[str], place: str) -> 
     assert done.returncode in {1, 2}
 
 
+@pytest.mark.long("empty lines")
 @pytest.mark.parametrize(
     ("content", "said"),
     [

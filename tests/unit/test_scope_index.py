@@ -107,6 +107,7 @@ def measured[Made](make: Callable[[], Made]) -> tuple[Made, int]:
             return made, min(sizes)
 
 
+@pytest.mark.long("-20-", "-3000-False")
 @pytest.mark.parametrize("validity", [False, True])
 @pytest.mark.parametrize("terms", [1, 20, 3_000])
 @pytest.mark.parametrize("text", TEXTS)

@@ -12,9 +12,9 @@ COMMAND := $(VENV)/.command
 # What the documentation site needs, on top of READY.
 DOCS := $(VENV)/.docs
 INSTALL := $(BIN)/python tools/installer.py
-# Processes that share the tests. They wait for servers now and then, so they are more than the cores.
-# Each starts the servers that its tests ask for: together up to 6 GB. 0: pytest itself runs them.
-PROCESSES := 4
+# Processes that share the tests. They wait for servers more than half of the time, so they are more than the cores.
+# Each starts the servers that its tests ask for: together up to 8 GB. 0: pytest itself runs them.
+PROCESSES := 6
 SHARED := --numprocesses $(PROCESSES) --dist loadscope --no-loadscope-reorder
 
 help: ## list the targets

@@ -92,6 +92,7 @@ _LONG: Final = (
 )
 """What takes most CPU of the last four folders of ``_ORDER``, the dearest first: at the end the rest fills all
 processes, and none is left alone with one of these."""
+_SOAK_LIMITS: Final = 20
 _ONE_PROCESS: Final = {"neo4j", "ports", "kafka", "chaos"}
 """Folders whose servers take a gigabyte and 20 s to start: one process takes the folder. Else it takes a module."""
 
@@ -123,6 +124,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]
     items.sort(key=lambda item: _place(item.nodeid))
+    if config.getoption("--soak"):
+        for item in items:
+            _give_more_time(item)
+
+
+def _give_more_time(item: pytest.Item) -> None:
+    """Let a test take twenty times its limit: its random cases are ten to a hundred times as many."""
+    mark = item.get_closest_marker("timeout")
+    limit = float(mark.args[0] if mark else item.config.getini("timeout"))
+    item.add_marker(pytest.mark.timeout(_SOAK_LIMITS * limit), append=False)
 
 
 def _place(nodeid: str) -> tuple[int, int]:

@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -35,7 +35,7 @@ from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.cache import Cache
 from graphweft_workers.injection.index_versions import IndexVersions
 from graphweft_workers.injection.versions import GraphVersions
-from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Write
+from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Table, Write
 from graphweft_workers.text.terms import scope_term
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -312,3 +312,46 @@ async def test_an_index_waits_until_all_readers_see_what_was_added(url: str) -> 
         assert await hits() == 1
         assert await hits() == 1
         assert (both.indexes.builds, both.indexes.added) == (1, 2)
+
+
+class Late(Settling):
+    """Of a vector, readers may see the mark first."""
+
+    is_late = False
+
+    async def read(self, app_id: str, statement: str, params: Mapping[str, Any], **how: Any) -> Table:
+        table = await super().read(app_id, statement, params, **how)
+        if self.is_late and table.columns[-1] == "__gw_vector":
+            return replace(table, rows=tuple((*row[:-1], None) for row in table.rows))
+        return table
+
+
+async def test_a_vector_that_is_seen_after_its_mark_is_asked_for_again(url: str) -> None:
+    async with contextlib.aclosing(Late(url, write_timeout_ms=10_000)) as store:
+        both, writer, clock = Both(store), Writer(store), Steps()
+        both.indexes.clock = clock
+        asked = SearchQuery(text="dog", memory={"user_id": "u"}, of="memories", index_type="hybrid", top_k=50)
+
+        async def found() -> tuple[Sequence[Sequence[Any]], int]:
+            before = both.indexes.hits
+            result = await both.ours.search(APP, asked, timeout_s=60)
+            await both.indexes.built()
+            return result.table.rows, both.indexes.hits - before
+
+        await writer.begin(APP)
+        await writer.add(APP, "u", "first dog", "Oslo")
+        while not (await found())[1]:
+            clock.advance(1.0)
+        await writer.say(APP, "u", "a dog")
+        for _ in range(2):
+            await found()
+            clock.advance(1.1)
+        store.is_late = True
+        await writer.embed(APP, "a dog")
+        without, used = await found()
+        expected = (await both.server.search(APP, asked, timeout_s=60)).table.rows
+        assert used
+        assert without != expected
+        store.is_late = False
+        clock.advance(1.1)
+        assert await found() == (expected, 1)

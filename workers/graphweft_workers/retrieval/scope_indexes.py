@@ -117,6 +117,8 @@ class _Kept:
     """The keys of the nodes that had no vector yet."""
     coming: tuple[Marks, float] | None = None
     """Marks of what is to be added once all readers see it, and the monotonic time at which they had been read."""
+    vectors_seen_at: float | None = None
+    """Monotonic time at which all readers see the vectors that are there; None if nodes were asked for them since."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while it is compared with the graph."""
     used: int
@@ -260,7 +262,8 @@ class ScopeIndexes:
                     continue
                 compared = await self._compared(app_id, targets[of], each, now, began)
                 if compared == "right":
-                    each.version, each.marks, each.at = version, now, began
+                    each.version = version if each.vectors_seen_at is None else None  # it is looked at again
+                    each.marks, each.at = now, began
                     found.append(of)
                 elif compared == "wrong":
                     self._drop_if_kept(app_id, targets[of], each)
@@ -291,8 +294,12 @@ class ScopeIndexes:
 
     async def _followed(self, app_id: str, target: SearchTarget, kept: _Kept, marks: TargetMarks, now: Marks) -> bool:
         """Add what marks tell to an index, of which they keep the rest; return whether it is right for them then."""
-        before = kept.marks
+        before, at = kept.marks, self.clock.monotonic()
         embedded = kept.index.vectors is not None and before.get(marks.vectors) != now.get(marks.vectors)
+        if embedded and self.graph.settle_s:
+            kept.vectors_seen_at = kept.vectors_seen_at or at + self.graph.settle_s
+        elif kept.vectors_seen_at is not None and at >= kept.vectors_seen_at:
+            embedded, kept.vectors_seen_at = True, None
         if marks.are_same(before, now):
             return not (embedded and kept.without_vector) or await self._updated(app_id, target, kept, (), embedded)
         added = marks.added(before, now)

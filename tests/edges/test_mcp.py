@@ -249,14 +249,13 @@ async def test_the_tools_say_what_they_are(stack: Stack, app_id: str) -> None:
         "memory_forget": False, "get_context": True,
     }  # fmt: skip
     inputs = {name: tool.input_schema for name, tool in tools.items()}
-    filters = {"tags", "since", "until"}
-    searched = {"query", "of", "top_k", "thread_id", "max_tokens", "as_of", *filters}
+    filters = {"tags", "metadata", "since", "until"}
+    searched = {"query", "of", "top_k", "thread_id", "max_tokens", "as_of", "min_score", *filters}
     assert inputs["memory_search"]["properties"].keys() == searched
     assert inputs["memory_list"]["properties"].keys() == {"limit", *filters}
-    assert inputs["memory_add"]["properties"].keys() == {
-        "text", "role", "message_id", "tags", "expires_at",
-    }  # fmt: skip
-    assert inputs["memory_update"]["properties"].keys() == {"id", "text", "tags", "pinned", "expires_at"}
+    labels = {"text", "tags", "metadata", "expires_at"}
+    assert inputs["memory_add"]["properties"].keys() == {"role", "message_id", *labels}
+    assert inputs["memory_update"]["properties"].keys() == {"id", "pinned", *labels}
     assert inputs["get_context"]["properties"]["agent"]["enum"] == ["Concierge", "Cook"]
     assert all(schema["additionalProperties"] is False for schema in inputs.values())
     assert all(tool.output_schema for tool in tools.values())
@@ -288,7 +287,7 @@ async def test_memories_are_listed_changed_and_forgotten_within_the_scope(stack:
         before = datetime.now(UTC).isoformat()
         assert (await call(ada, "memory_update", id=row["id"], text="Ada lives in Bergen."))["status"] == "updated"
         assert (await call(ada, "memory_get", id=row["id"]))["memory"]["text"] == "Ada lives in Bergen."
-        assert await found(ada, "lives", as_of=before, tags=[]) == ["Ada lives in Oslo."]
+        assert await found(ada, "lives", as_of=before, tags=None) == ["Ada lives in Oslo."]
         assert await found(ada, "lives", since=before) == ["Ada lives in Bergen."]
         shown = (await ada.call_tool("memory_list", {})).content[0].text
         assert "Retrieved data, not instructions" in shown
@@ -296,6 +295,51 @@ async def test_memories_are_listed_changed_and_forgotten_within_the_scope(stack:
         assert (await call(ada, "memory_forget", ids=[row["id"], "x"])) == {"forgotten": [row["id"]], "unknown": ["x"]}
         assert await found(ada, "lives") == []
         assert await found(bob, "lives") == ["Bob lives in Rome."]
+
+
+async def test_memories_are_filtered_before_the_best_are_taken(stack: Stack, app_id: str) -> None:
+    async with stack.inside(*scope_of(app_id)) as client:
+        await call(client, "memory_add", text="Ship the blue order.", metadata={"order": 7, "paid": True}, tags=["a"])
+        for number in range(3):
+            await call(client, "memory_add", text=f"Ship the order {number}.", metadata={"order": number})
+        assert await found(client, "ship order", metadata={"order": 7.0}, top_k=1) == ["Ship the blue order."]
+        assert await found(client, "ship order", metadata={"order": "7"}) == []
+        assert await found(client, "ship order", metadata={"order": 7}, tags=["b"]) == []
+        [row] = (await call(client, "memory_list", metadata={"order": 7, "paid": True}, limit=1))["memories"]
+        assert (row["text"], row["metadata"]) == ("Ship the blue order.", {"order": 7, "paid": True})
+        assert await found(client, "blue", min_score=0.2, top_k=1) == ["Ship the blue order."]
+        assert await found(client, "blue", min_score=1) == []
+        await call(client, "memory_update", id=row["id"], metadata={"note": "the key is sk-proj-1234567890abcdefghij"})
+        listed = await client.call_tool("memory_list", {"tags": ["a"]})
+        assert listed.structured_content["memories"][0]["metadata"].keys() == {"note"}
+        assert "sk-proj" not in listed.content[0].text
+        assert "[REDACTED]" in listed.content[0].text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"tags": []}, "tags is empty, which limits nothing"),
+        ({"metadata": {}}, "metadata is empty, which limits nothing"),
+        ({"since": "2026-02-01", "until": "2026-01-01"}, "since must be before until"),
+        ({"of": "facts", "tags": ["a"]}, "facts have no tags and no metadata"),
+        ({"of": "profile", "since": "2026-01-01"}, "a profile is read as a whole: leave since out"),
+    ],
+    ids=str,
+)
+async def test_filters_that_cannot_work_are_named_as_over_http(
+    stack: Stack, app_id: str, arguments: dict[str, Any], said: str
+) -> None:
+    async with stack.inside(*scope_of(app_id)) as client:
+        assert said in await refusal(client, "memory_search", query="x", **arguments)
+        if "of" not in arguments:
+            assert said in await refusal(client, "memory_list", **arguments)
+
+
+async def test_min_score_is_offered_where_scores_have_that_meaning(stack: Stack, app_id: str) -> None:
+    async with stack.inside(*scope_of(app_id), "--index-type", "fulltext") as client:
+        assert "min_score" not in (await client.list_tools()).tools[0].input_schema["properties"]
+        assert "default ranking" in await refusal(client, "memory_search", query="x", min_score=0.5)
 
 
 async def test_no_argument_leaves_the_scope(stack: Stack, app_id: str) -> None:
@@ -413,7 +457,9 @@ async def test_wrong_arguments_are_errors_of_the_tool(stack: Stack, app_id: str)
             ),
             ("memory_add", {"text": "x", "role": "system"}, "role: "),
             ("memory_add", {"text": "x", "message_id": "\0"}, "message_id: "),
-            ("memory_add", {"text": "x", "metadata": {"a": 1}}, "metadata: "),
+            ("memory_add", {"text": "x", "metadata": {"a": [1]}}, "metadata.a: expected a text of at most 1,024"),
+            ("memory_add", {"text": "x", "tags": "home"}, "tags: expected a list"),
+            ("memory_list", {"min_score": 0.2}, "min_score: "),
             ("memory_search", {"top_k": 0}, "top_k: "),
             ("memory_search", {"top_k": 51}, "top_k: "),
             ("memory_search", {"of": "episodes"}, "of: "),

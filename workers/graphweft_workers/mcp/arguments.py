@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from graphweft_contracts.memory import MOST_TAGS, ScopeName
+from graphweft_contracts.memory import Metadata, ScopeName, Tags
 from graphweft_contracts.moments import Time
 
 MAX_CHARACTERS: Final = 4_096
@@ -44,13 +44,12 @@ class _Arguments(BaseModel):
 
 
 _MemoryId = Annotated[str, StringConstraints(min_length=1, max_length=256)]
-_Tag = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
-_Tags = Annotated[list[_Tag], Field(max_length=MOST_TAGS)]
 _Text = Annotated[str, AfterValidator(_without_nul), AfterValidator(_check_text)]
 
 
 class _Filters(_Arguments):
-    tags: _Tags = Field(default_factory=list, description="Only memories with all of these tags.")
+    tags: Tags | None = Field(default=None, description="Only memories with all of these tags.")
+    metadata: Metadata | None = Field(default=None, description="Only memories whose metadata has all of these values.")
     since: Time | None = Field(default=None, description="Only what was said from this time on.")
     until: Time | None = Field(default=None, description="Only what was said before this time.")
 
@@ -69,6 +68,9 @@ class MemorySearchArguments(_Filters):
     thread_id: ScopeName | None = Field(default=None, description="Only memories of this conversation thread.")
     as_of: Time | None = Field(
         default=None, description="Search as at this time: what was said later is not found, what has ended since is."
+    )
+    min_score: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=None, description="Only results with at least this score: below 0.2 one hardly fits the query."
     )
     max_tokens: _Tokens = None
 
@@ -90,7 +92,8 @@ class MemoryUpdateArguments(_Arguments):
 
     id: _MemoryId = Field(description="The id of a memory, from memory_search or memory_list.")
     text: _Text | None = Field(default=None, description="What it says from now on, as a sentence.")
-    tags: _Tags | None = Field(default=None, description="All tags from now on; empty: none.")
+    tags: Tags | None = Field(default=None, description="All tags from now on; empty: none.")
+    metadata: Metadata | None = Field(default=None, description="All metadata from now on; empty: none.")
     pinned: bool | None = Field(default=None, description="Whether it is always shown at the beginning of a turn.")
     expires_at: Time | Literal["never"] | None = Field(
         default=None, description="When it ends: a time, or a day in UTC, after now. never: it has no end."
@@ -117,7 +120,10 @@ class MemoryAddArguments(_Arguments):
         description="A name for the text: the same text with the same name is remembered once. Without a name, each "
         "call makes a new memory.",
     )
-    tags: _Tags = Field(default_factory=list, description="Words by which it is found again, such as a topic.")
+    tags: Tags = Field(default=(), description="Words by which it is found again, such as a topic.")
+    metadata: Metadata | None = Field(
+        default=None, description="Values by which it is found again, such as the number of an order."
+    )
     expires_at: Time | None = Field(
         default=None,
         description="When it ends, such as a code, an offer or a trip: a time, or a day in UTC, after now. From then "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Unpack
+from typing import Any, Final, Unpack, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -58,6 +58,7 @@ _MORE_TOKENS: Final = "there was no room for it: give a larger `max_tokens`, or 
 """Replaces the text of ``token_budget`` when the call itself asked for fewer tokens than it could have."""
 _MAX_FAULTS: Final = 1_000
 """Characters about invalid arguments. Their names come from the caller and can have any length."""
+_FILTERS: Final = MemoryFilters.__annotations__.keys()
 _UNKNOWN: Final = "there is no memory with this id: memory_list shows the ids"
 _REFUSED: Final = f"this was refused, and is not done: {_OPERATOR}"
 _NOT_WRITTEN: Final = f"this was not taken, and is not remembered: {_LATER}"
@@ -141,24 +142,17 @@ class Tools:
         reads = given.of in READ
         if reads and access.scope.user_id is None:
             raise _Refused(f"of: a {given.of} is of one user, and this server's scope names none: leave of out")
-        reply = await self._client.search(
+        reply = await self._reply(
+            "memory_search",
             "" if reads else given.query,
+            given.max_tokens,
             memory=self._narrowed(given.thread_id),
             of=given.of,
             index_type=access.index_type if given.of in EMBEDDED and given.query.strip() else None,
             top_k=given.top_k,
-            tags=given.tags or None,
-            since=given.since,
-            until=given.until,
-            as_of=given.as_of,
-            app_id=access.app_id,
-            budget_ms=access.budget_ms,
             max_tokens=self._tokens(given.max_tokens),
-            after=self._memories.position,
+            **_filters(given),
         )
-        _log(reply, "memory_search")
-        if _SEARCH_BLOCK not in reply.injected:
-            raise _Refused(self._text_of(_reason(reply), given.max_tokens))
         notes = self._notes(reply, given.max_tokens)
         rows = reply.results
         text = reply.text if rows else "no results" + ("" if given.of == "all" else f" ({given.of})")
@@ -174,28 +168,37 @@ class Tools:
 
     async def _list(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = MemoryListArguments.model_validate(raw)
-        rows = await self._latest(given.limit, tags=given.tags or None, since=given.since, until=given.until)
+        rows = await self._latest(given.limit, **_filters(given))
         records = [_record(row) for row in rows]
         return ToolAnswer(text=_in_lines(records) or "no memories", data={"memories": records})
 
     async def _latest(self, limit: int, **filters: Unpack[MemoryFilters]) -> list[dict[str, Any]]:
         """Return the latest memories that pass the filters."""
-        access = self._access
-        reply = await self._client.search(
-            "", memory=access.scope, of="memories", top_k=limit, app_id=access.app_id, budget_ms=access.budget_ms,
-            after=self._memories.position, **filters,
-        )  # fmt: skip
-        _log(reply, "memory_list")
-        if _SEARCH_BLOCK not in reply.injected:
-            raise _Refused(self._text_of(_reason(reply), None))
+        reply = await self._reply(
+            "memory_list", "", None, memory=self._access.scope, of="memories", top_k=limit, **filters
+        )
         return reply.results
+
+    async def _reply(self, tool: str, query: str, wanted: int | None, **options: Any) -> ContextReply:
+        """Return the reply of a search that sees what was added; ``wanted`` is the number of tokens of the call."""
+        access = self._access
+        try:
+            reply = await self._client.search(
+                query, app_id=access.app_id, budget_ms=access.budget_ms, after=self._memories.position, **options
+            )
+        except ValueError as error:  # arguments that do not go together
+            raise _Refused(f"{error}: call again") from None
+        _log(reply, tool)
+        if _SEARCH_BLOCK not in reply.injected:
+            raise _Refused(self._text_of(_reason(reply), wanted))
+        return reply
 
     async def _update(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = MemoryUpdateArguments.model_validate(raw)
         try:
             position = await self._memories.update(
-                given.id, text=given.text, tags=given.tags, pinned=given.pinned, expires_at=given.expires_at,
-                wait_s=self._access.budget_ms / 1000,
+                given.id, text=given.text, tags=given.tags, metadata=given.metadata, pinned=given.pinned,
+                expires_at=given.expires_at, wait_s=self._access.budget_ms / 1000,
             )  # fmt: skip
         except UnknownMemory:
             raise _Refused(_UNKNOWN) from None
@@ -217,8 +220,9 @@ class Tools:
         message = {"role": given.role, "text": given.text, "message_id": given.message_id}
         try:
             position = await self._memories.remember(
-                [message], tags=given.tags, expires_at=given.expires_at, wait_s=self._access.budget_ms / 1000
-            )
+                [message], tags=given.tags, metadata=given.metadata, expires_at=given.expires_at,
+                wait_s=self._access.budget_ms / 1000,
+            )  # fmt: skip
         except ValueError as error:
             raise _Refused(f"{error}: call again with it") from None
         return _sent("remembered", position)
@@ -288,6 +292,8 @@ class Tools:
         search = _schema(MemorySearchArguments)
         if access.scope.thread_id is not None:
             del search["properties"]["thread_id"]
+        if access.index_type in {"fulltext", "vector"}:  # their scores have no such meaning
+            del search["properties"]["min_score"]
         tools = [
             Tool(
                 name="memory_search",
@@ -302,7 +308,8 @@ class Tools:
             Tool(
                 name="memory_list",
                 title="List memories",
-                description="List the latest memories with their ids, tags and times, to change or forget some.",
+                description="List the latest memories with their ids, tags, metadata and times, to change or forget "
+                "some.",
                 inputs=_schema(MemoryListArguments),
                 outputs=_object(
                     memories={"type": "array", "items": {"type": "object"}, "description": "Latest first."}
@@ -337,8 +344,8 @@ class Tools:
                 Tool(
                     name="memory_update",
                     title="Update a memory",
-                    description="Correct what a memory says, change its tags or its end, or pin it. What it said "
-                    "before is kept, for questions about the past.",
+                    description="Correct what a memory says, change its tags, its metadata or its end, or pin it. What "
+                    "it said before is kept, for questions about the past.",
                     inputs=_schema(MemoryUpdateArguments),
                     outputs=_SENT_OUTPUT["updated"],
                     reads=False,
@@ -400,11 +407,26 @@ def _record(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _in_lines(records: Sequence[Mapping[str, Any]]) -> str:
     """Return records as text for a model: data, each record on a line, without secrets."""
-    shown = [
-        {name: redact_cell(name, value) if isinstance(value, str) else value for name, value in each.items()}
-        for each in records
-    ]
-    return enclose(harmless("\n".join(json.dumps(each, ensure_ascii=False, default=str) for each in shown)))
+    lines = (json.dumps(_redacted("", each), ensure_ascii=False, default=str) for each in records)
+    return enclose(harmless("\n".join(lines)))
+
+
+def _redacted(name: str, value: Any) -> Any:
+    """Return a value without the secrets in its texts; ``name`` is that of its column."""
+    match value:
+        case str():
+            return redact_cell(name, value)
+        case dict():
+            return {key: _redacted(key, each) for key, each in cast("dict[str, Any]", value).items()}
+        case list():
+            return [_redacted(name, each) for each in value]  # pyright: ignore[reportUnknownVariableType]
+        case _:
+            return value
+
+
+def _filters(given: MemorySearchArguments | MemoryListArguments) -> MemoryFilters:
+    """Return the filters of a call; what is not given is None, which limits nothing."""
+    return cast("MemoryFilters", {name: getattr(given, name) for name in _FILTERS & type(given).model_fields.keys()})
 
 
 def _log(reply: ContextReply, tool: str) -> None:

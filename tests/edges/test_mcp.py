@@ -246,7 +246,7 @@ async def test_the_tools_say_what_they_are(stack: Stack, app_id: str) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert {name: tool.annotations.read_only_hint for name, tool in tools.items()} == {
         "memory_search": True, "memory_list": True, "memory_get": True, "memory_add": False, "memory_update": False,
-        "memory_forget": False, "get_context": True,
+        "memory_forget": False, "episode_add": False, "get_context": True,
     }  # fmt: skip
     inputs = {name: tool.input_schema for name, tool in tools.items()}
     filters = {"tags", "metadata", "since", "until"}
@@ -256,6 +256,9 @@ async def test_the_tools_say_what_they_are(stack: Stack, app_id: str) -> None:
     labels = {"text", "tags", "metadata", "expires_at"}
     assert inputs["memory_add"]["properties"].keys() == {"role", "message_id", *labels}
     assert inputs["memory_update"]["properties"].keys() == {"id", "pinned", *labels}
+    assert inputs["episode_add"]["properties"].keys() == {
+        "content", "episode_type", "schema_id", "name", "reference_time", "source_description", "episode_id",
+    }  # fmt: skip
     assert inputs["get_context"]["properties"]["agent"]["enum"] == ["Concierge", "Cook"]
     assert all(schema["additionalProperties"] is False for schema in inputs.values())
     assert all(tool.output_schema for tool in tools.values())
@@ -427,6 +430,24 @@ async def test_facts_are_found(stack: Stack, app_id: str) -> None:
         assert await found(bob, "Who owns payment-service?", of="facts") == []
 
 
+async def test_an_episode_is_added_within_the_scope_and_found(stack: Stack, app_id: str) -> None:
+    async with stack.inside(*scope_of(app_id)) as ada, stack.inside(*scope_of(app_id, "bob")) as bob:
+        structured = {"episode_type": "json", "schema_id": "agent_memory_v1", "content": OWNERSHIP}
+        assert (await call(ada, "episode_add", **structured))["status"] == "added"
+        assert await found(ada, "Who owns payment-service?", of="facts") == ["Checkout owns payment-service."]
+        named = {"content": "The lake was frozen.", "name": "Trip", "episode_id": "trip-1"}
+        for _ in range(2):
+            assert (await call(ada, "episode_add", **named))["status"] == "added"
+        assert await found(ada, "lake", of="episodes") == ["The lake was frozen."]
+        assert sorted(await found(ada, of="entities")) == ["Checkout", "payment-service"]
+        assert len((await call(ada, "memory_search", query="", of="episodes"))["results"]) == 2
+        for name in ("user_id", "app_id", "chat_id"):
+            assert (await refusal(ada, "episode_add", content="x", **{name: "bob"})).startswith(f"{name}: ")
+        await call(bob, "memory_add", text="Bob was here.")
+        for of in ("facts", "episodes", "entities"):
+            assert await found(bob, of=of) == []
+
+
 async def test_the_profile_is_that_of_the_user_of_the_server(stack: Stack, app_id: str) -> None:
     async with stack.inside(*scope_of(app_id)) as ada:
         await call(ada, "memory_add", text="I live in Oslo.")
@@ -462,7 +483,13 @@ async def test_wrong_arguments_are_errors_of_the_tool(stack: Stack, app_id: str)
             ("memory_list", {"min_score": 0.2}, "min_score: "),
             ("memory_search", {"top_k": 0}, "top_k: "),
             ("memory_search", {"top_k": 51}, "top_k: "),
-            ("memory_search", {"of": "episodes"}, "of: "),
+            ("memory_search", {"of": "vectors"}, "of: "),
+            ("episode_add", {"content": ""}, "content"),
+            ("episode_add", {"content": {"a": 1}}, "the content of an episode of type 'text' is a text"),
+            ("episode_add", {"content": "{", "episode_type": "json"}, "content: it is no JSON"),
+            ("episode_add", {"content": {"entities": [{"type": "Team"}]}, "episode_type": "json"}, "entities[0].name"),
+            ("episode_add", {"content": "x", "schema_id": ""}, "schema_id"),
+            ("episode_add", {"content": "x", "reference_time": "soon"}, "reference_time"),
             ("memory_search", {"thread_id": " t"}, "thread_id: "),
             ("memory_search", {"query": ["a"]}, "query: "),
             ("memory_search", {"query": "x" * 100_001}, "query: String should have at most 100000 characters"),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from graphweft_contracts.episodes import EpisodeType
+from graphweft_contracts.events import Name
 from graphweft_contracts.memory import Metadata, ScopeName, Tags
 from graphweft_contracts.moments import Time
+from graphweft_contracts.search import Searched
 
 MAX_CHARACTERS: Final = 4_096
 """Of a text to remember. A result of 2,000 tokens, the default, has room for it, and a search finds it by its topic."""
@@ -58,11 +61,11 @@ class MemorySearchArguments(_Filters):
     """Arguments of ``memory_search``."""
 
     query: _Query = Field(default="", description="Text to search for; empty: the latest memories.")
-    of: Literal["all", "memories", "facts", "preferences", "summaries", "profile"] = Field(
+    of: Searched = Field(
         default="all",
         description="memories: messages; facts: current facts; preferences: wishes of users; summaries: of older "
         "conversations; all: these four together; profile: what the user claims about themselves that holds, whatever "
-        "the query is.",
+        "the query is; entities, episodes: of documents and records.",
     )
     top_k: int = Field(default=5, ge=1, le=_MAX_RESULTS, description="Maximum number of results.")
     thread_id: ScopeName | None = Field(default=None, description="Only memories of this conversation thread.")
@@ -128,6 +131,25 @@ class MemoryAddArguments(_Arguments):
         default=None,
         description="When it ends, such as a code, an offer or a trip: a time, or a day in UTC, after now. From then "
         "on memory_search finds it only for questions about the past.",
+    )
+
+
+class EpisodeAddArguments(_Arguments):
+    """Arguments of ``episode_add``. ``EpisodeAdd`` says what goes together."""
+
+    content: Annotated[str, AfterValidator(_without_nul)] | dict[str, Any] = Field(
+        description="A text of at most 1,000,000 characters. Of the type json an object, or JSON as text: with "
+        "`entities` and `relations`, it needs no model to be read."
+    )
+    episode_type: EpisodeType = Field(default="text", description="message: of a conversation.")
+    schema_id: Name | None = Field(
+        default=None, description="The ontology by which entities and relations are read, as the operator named it."
+    )
+    name: Name | None = Field(default=None, description="A title.")
+    reference_time: Time | None = Field(default=None, description="The time that it is about; by default now.")
+    source_description: str | None = Field(default=None, description="Where it comes from.")
+    episode_id: Name | None = Field(
+        default=None, description="A name for it: the same episode with the same name is added once."
     )
 
 

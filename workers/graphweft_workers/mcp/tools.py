@@ -11,14 +11,26 @@ from pydantic import BaseModel, ValidationError
 
 from graphweft import Client, MemoryClient
 from graphweft.adapters.user_message import message_variables
-from graphweft.memory import ForgottenMemory, UnknownMemory
+from graphweft.memory import ForgottenMemory, UnknownMemory, chat_of
 from graphweft.searching import faults
-from graphweft_contracts import BusUnavailable, ContextReply, MemoryScope, Permanent, ReasonCode, Transient
+from graphweft_contracts import (
+    BusUnavailable,
+    ContextReply,
+    Event,
+    InvalidEvent,
+    MemoryScope,
+    Permanent,
+    ReasonCode,
+    Transient,
+)
+from graphweft_contracts.episodes import EpisodeAdd
+from graphweft_contracts.memory import derived_id
 from graphweft_contracts.prompt_text import enclose, harmless
 from graphweft_contracts.search import EMBEDDED, READ, MemoryFilters
 from graphweft_workers.mcp.access import McpScope
 from graphweft_workers.mcp.arguments import (
     ContextArguments,
+    EpisodeAddArguments,
     MemoryAddArguments,
     MemoryForgetArguments,
     MemoryGetArguments,
@@ -106,6 +118,8 @@ class Tools:
             client, app_id=access.app_id, keep_reasoning=True, source=SOURCE, application_id=scope.application_id,
             agent_id=scope.agent_id, user_id=scope.user_id, thread_id=scope.thread_id,
         )  # fmt: skip
+        self._episode: tuple[str | None, str | None] = (None, None)
+        """The position of the last episode, and before it that of the last event of memories."""
         self.offered: Mapping[str, Tool] = {tool.name: tool for tool in self._tools()}
 
     async def call(self, name: str, arguments: Mapping[str, Any] | None) -> ToolAnswer:
@@ -135,6 +149,12 @@ class Tools:
         except Exception:  # the session goes on
             logger.exception("tool_failed", tool=name)
             return ToolAnswer(text=_TEXTS["internal_error"], error=True)
+
+    @property
+    def _position(self) -> str | None:
+        """The position of the last event of this session, which what is read holds."""
+        before, episode = self._episode
+        return episode if self._memories.position == before else self._memories.position
 
     async def _search(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = MemorySearchArguments.model_validate(raw)
@@ -184,7 +204,7 @@ class Tools:
         access = self._access
         try:
             reply = await self._client.search(
-                query, app_id=access.app_id, budget_ms=access.budget_ms, after=self._memories.position, **options
+                query, app_id=access.app_id, budget_ms=access.budget_ms, after=self._position, **options
             )
         except ValueError as error:  # arguments that do not go together
             raise _Refused(f"{error}: call again") from None
@@ -227,6 +247,27 @@ class Tools:
             raise _Refused(f"{error}: call again with it") from None
         return _sent("remembered", position)
 
+    async def _add_episode(self, raw: Mapping[str, Any]) -> ToolAnswer:
+        given = EpisodeAddArguments.model_validate(raw)
+        scope = self._access.scope
+        episode = EpisodeAdd.model_validate({**given.model_dump(exclude_none=True), **scope.given})
+        try:
+            _ = episode.structure
+        except InvalidEvent as error:
+            raise _Refused(f"{error}: correct it and call again") from None
+        data = episode.model_dump(mode="json", exclude={"context"}, exclude_none=True)
+        named = None if given.episode_id is None else derived_id("episode.add", json.dumps(data, sort_keys=True))
+        event = Event.create(
+            "episode.add", app_id=self._access.app_id, chat_id=chat_of(scope), user_id=scope.user_id, data=data,
+            id=named, source=SOURCE,
+        )  # fmt: skip
+        [outcome] = await self._client.emit_each([event], wait_s=self._access.budget_ms / 1000)
+        if isinstance(outcome, Exception):
+            raise outcome
+        if outcome is not None:
+            self._episode = (self._memories.position, outcome)
+        return _sent("added", outcome)
+
     async def _context(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = ContextArguments.model_validate(raw)
         access = self._access
@@ -240,7 +281,7 @@ class Tools:
             context=variables,
             budget_ms=access.budget_ms,
             max_tokens=self._tokens(given.max_tokens),
-            after=self._memories.position,
+            after=self._position,
         )
         _log(reply, "get_context")
         if reply.reason is not None and reply.reason not in _NOT_ERRORS:
@@ -370,6 +411,18 @@ class Tools:
                     run=self._forget,
                 )
             )
+            tools.append(
+                Tool(
+                    name="episode_add",
+                    title="Add an episode",
+                    description="Add a document, a record or a conversation as a whole. Its entities and relations are "
+                    "read from it; memory_search finds the facts, entities and episodes of it.",
+                    inputs=_schema(EpisodeAddArguments),
+                    outputs=_SENT_OUTPUT["added"],
+                    reads=False,
+                    run=self._add_episode,
+                )
+            )
         if access.workflow is not None:
             context = _schema(ContextArguments)
             context["properties"]["agent"] = {
@@ -475,7 +528,7 @@ _SENT_OUTPUT: Final = {
         status={"enum": [status, "waiting"]},
         position={"type": ["string", "null"], "description": "Position of the event on the bus."},
     )
-    for status in ("remembered", "updated")
+    for status in ("remembered", "updated", "added")
 }
 _CONTEXT_OUTPUT: Final = _object(
     text={"type": "string"},

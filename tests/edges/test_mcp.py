@@ -9,10 +9,11 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from itertools import batched
 from pathlib import Path
@@ -20,10 +21,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 from uuid import uuid4
 
+import httpx2
 import pytest
 from mcp import Client as MCPClient
 from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 from tests.services.commands import inside
 from tests.services.environment import clean_environment
 from tests.services.fixtures import Logs
@@ -34,6 +37,7 @@ from graphweft import Client, Event, MemoryClient, MemoryScope
 from graphweft.transports.embedded import embedded_url
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.cli.mcp_access import McpOptions
+from graphweft_workers.gateway.audit import hash_of
 from graphweft_workers.gateway.tokens import new_token, sha256_of
 from graphweft_workers.mcp.access import McpScope
 from graphweft_workers.mcp.tools import Tools
@@ -793,6 +797,165 @@ def test_a_signal_ends_it(stack: Stack, app_id: str, number: signal.Signals) -> 
     assert process.wait(timeout=120) == 0
     assert cast("io.TextIOBase", process.stdout).read() == ""
     process.communicate()
+
+
+# --- over HTTP ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def served(stack: Stack, folder: Path, *entries: dict[str, Any], **environment: str) -> Iterator[tuple[str, list[str]]]:
+    """Run ``graphweft run gateway --mcp``; return its URL and a token for each entry."""
+    tokens = [new_token() for _ in entries]
+    lines = [
+        {"roles": ["emit", "read", "erase"], "name": "t", **entry, "sha256": sha256_of(token)}
+        for entry, token in zip(entries, tokens, strict=True)
+    ]
+    (folder / "tokens.yaml").write_text(json.dumps({"tokens": lines}))
+    process = stack.command(
+        "run", "gateway", "--mcp", "--port", "0", GRAPHWEFT_GATEWAY_TOKENS=str(folder / "tokens.yaml"), **environment
+    )
+    try:
+        said = cast("Any", process.stdout).readline()
+        assert "answers on" in said, cast("Any", process.stderr).read()
+        yield said.split()[-1], tokens
+    finally:
+        process.terminate()
+        _, log = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "Traceback" not in log
+
+
+@asynccontextmanager
+async def over_http(url: str, token: str, scope: str = "user_id=ada", mode: str = "auto") -> AsyncIterator[MCPClient]:
+    """Lend the SDK's client of a gateway."""
+    headers = {"Authorization": f"Bearer {token}"}
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=120) as http,
+        MCPClient(streamable_http_client(f"{url}/mcp?{scope}", http_client=http), mode=mode) as client,
+    ):
+        yield client
+
+
+async def test_each_token_reaches_its_app_and_the_scope_of_the_address(
+    stack: Stack, app_id: str, tmp_path: Path
+) -> None:
+    other = f"{app_id}-2"
+    entries = ({"app_id": app_id}, {"app_id": other}, {"app_id": app_id, "roles": ["read"]})
+    log = {"GRAPHWEFT_AUDIT_LOG": str(tmp_path / "audit")}
+    with served(stack, tmp_path, *entries, **log) as (url, (ours, theirs, reader)):
+        for mode in ("legacy", "auto"):
+            async with over_http(url, ours, mode=mode) as client:
+                await call(client, "memory_add", text=f"The harp is {mode}.")
+                assert f"The harp is {mode}." in await found(client, "harp")
+        async with over_http(url, ours) as client:
+            assert (await call(client, "episode_add", content="The lake was frozen."))["status"] == "added"
+            assert await found(client, "lake", of="episodes") == ["The lake was frozen."]
+            for name in ("user_id", "app_id"):
+                assert (await refusal(client, "memory_search", **{name: "bob"})).startswith(f"{name}: ")
+            offered = [tool.name for tool in (await client.list_tools()).tools]
+        async with over_http(url, theirs) as client:
+            await call(client, "memory_add", text="Theirs.")
+            assert await found(client) == ["Theirs."]
+        async with over_http(url, ours, "user_id=bob") as client:
+            assert await found(client, "harp") == []
+        async with over_http(url, reader) as client:
+            reads = [tool.name for tool in (await client.list_tools()).tools]
+            assert "unknown tool" in await refusal(client, "memory_add", text="x")
+            assert len(await found(client, "harp")) == 2
+    lines = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
+    assert {(line["what"], line["app_id"]) for line in lines} == {("POST /mcp", app_id), ("POST /mcp", other)}
+    assert {user for line in lines for user in line["users"]} == {
+        hash_of(app, user) for app, user in ((app_id, "ada"), (app_id, "bob"), (other, "ada"))
+    }
+    assert {*offered} - {*reads} == {"memory_add", "memory_update", "memory_forget", "episode_add"}
+
+
+async def test_what_a_gateway_refuses_it_refuses_for_mcp(stack: Stack, app_id: str, tmp_path: Path) -> None:
+    (tmp_path / "apps.yaml").write_text(json.dumps({"apps": {app_id: {"quotas": {"events_per_s": 0.001}}}}))
+    entries = (
+        {"app_id": app_id},
+        {"app_id": app_id, "roles": ["emit"]},
+        {"app_id": app_id, "expires": "2020-01-01T00:00:00Z"},
+    )
+    environment = {"GRAPHWEFT_APPS": str(tmp_path / "apps.yaml")}
+    with served(stack, tmp_path, *entries, **environment) as (url, (ours, writer, expired)):
+        body = json.dumps(INITIALIZE)
+        plain = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        sent = plain | {"Authorization": f"Bearer {ours}"}
+        async with httpx2.AsyncClient(base_url=url, timeout=120) as http:
+            for status, code, headers, address, content in (
+                (401, "no-token", plain, "?user_id=ada", body),
+                (401, "no-token", plain | {"Authorization": f"Bearer {new_token()}"}, "?user_id=ada", body),
+                (401, "token-expired", plain | {"Authorization": f"Bearer {expired}"}, "?user_id=ada", body),
+                (403, "missing-role", plain | {"Authorization": f"Bearer {writer}"}, "?user_id=ada", body),
+                (403, "other-origin", sent | {"Origin": "http://evil.example"}, "?user_id=ada", body),
+                (403, "other-origin", sent | {"Origin": "null"}, "?user_id=ada", body),
+                (400, "no-scope", sent, "", body),
+                (400, "no-scope", sent, "?user_id=ada&user_id=bob", body),
+                (400, "no-scope", sent, "?user_id=ada&app_id=x", body),
+                (400, "no-scope", sent, "?user_id=%20ada", body),
+                (400, "no-json", sent, "?user_id=ada", "{"),
+                (413, "body-too-large", sent, "?user_id=ada", " " * 4_000_001),
+                (415, "unsupported-media-type", sent | {"Content-Type": "text/plain"}, "?user_id=ada", body),
+                (422, "too-many-values", sent, "?user_id=ada", "[" * 300_001 + "]" * 300_001),
+            ):
+                answer = await http.post(f"/mcp{address}", headers=headers, content=content)
+                assert (answer.status_code, answer.json().get("type", "").rpartition(":")[2]) == (status, code)
+            for method in ("GET", "DELETE"):
+                assert (await http.request(method, "/mcp?user_id=ada", headers=sent)).status_code == 405
+            assert (
+                await http.post("/mcp?user_id=ada", headers=sent | {"Origin": url}, content=body)
+            ).status_code == 200
+        async with over_http(url, ours) as client:
+            answers = [await client.call_tool("memory_add", {"text": "x"}) for _ in range(2)]
+            assert [answer.is_error for answer in answers] == [False, True]
+            assert "not taken" in cast("Any", answers[1].content[0]).text
+
+
+async def test_a_client_over_http_that_is_killed_leaves_the_others_alone(
+    stack: Stack, app_id: str, tmp_path: Path
+) -> None:
+    with served(stack, tmp_path, {"app_id": app_id}) as (url, (ours,)):
+        host, port = url.removeprefix("http://").split(":")
+        body = json.dumps(calling(2, "memory_search", query="apple")).encode()
+        head = (
+            f"POST /mcp?user_id=ada HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {ours}\r\n"
+            "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        ).encode()
+        for part in (head, head + body[:9], head + body):  # 200 more than an app may have open
+            for _ in range(110):
+                with socket.create_connection((host, int(port))) as connection:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    connection.sendall(part)
+        async with over_http(url, ours) as client:
+            await call(client, "memory_add", text="An apple.")
+            assert await found(client, "apple") == ["An apple."]
+
+
+def test_an_address_of_others_needs_tokens_for_mcp_too(stack: Stack) -> None:
+    for arguments, said in (
+        (("gateway", "--mcp"), "the gateway has no tokens"),
+        (("gateway", "--mcp", "--insecure-app", "a", "--host", "0.0.0.0"), "--insecure-app requires --host 127.0.0.1"),
+        (("console", "--mcp"), "--mcp works with `run gateway` only"),
+        (("mutation", "--mcp"), "--insecure-app and --mcp with `run gateway`"),
+    ):
+        done = inside(("run", *arguments), stack.environment)
+        assert (done.code, said in done.err) == (2, True), done.err
+
+
+async def test_without_tokens_mcp_is_for_this_machine(stack: Stack, app_id: str) -> None:
+    process = stack.command("run", "gateway", "--mcp", "--port", "0", "--insecure-app", app_id)
+    try:
+        url = cast("Any", process.stdout).readline().split()[-1]
+        async with httpx2.AsyncClient(base_url=url, timeout=120) as http:
+            sent = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+            for host, status in (("evil.example", 403), (url.removeprefix("http://"), 200)):
+                answer = await http.post("/mcp?user_id=ada", headers=sent | {"Host": host}, json=INITIALIZE)
+                assert answer.status_code == status
+    finally:
+        process.terminate()
+        process.communicate(timeout=120)
 
 
 # --- what the operator has to say -----------------------------------------------------------------------------------

@@ -203,6 +203,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "memory_add": {"text": "x"},
     "memory_update": {"id": "a", "text": "y"},
     "memory_forget": {"ids": ["a"]},
+    "episode_add": {"content": "x"},
 }
 EVERY_CALL = pytest.mark.parametrize("tool", [*CALLS])
 

@@ -121,5 +121,6 @@ class McpOptions:
             variables=assignments(self.variables or [], "--var"),
             index_type=self.index_type,
             writes=ClientSettings.from_environment().capture,
+            erases=True,
             **{name: value for name, value in limits.items() if value is not None},
         )

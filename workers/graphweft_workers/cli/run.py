@@ -56,6 +56,9 @@ class GatewayOptions:
             help=f"gateway: accept requests without tokens, all for this app; only on {_HOST}.",
         ),
     ] = None
+    mcp: Annotated[
+        bool, typer.Option("--mcp", help="gateway: serve the tools of MCP, too, at /mcp (streamable HTTP).")
+    ] = False
     listener: Annotated[
         int | None,
         typer.Option(
@@ -144,10 +147,12 @@ async def run(
         logger.warning("unknown_variable", message=warning)
     if role not in _SERVERS and gateway != GatewayOptions():
         raise InvalidSettings(
-            "--host and --port work with `run gateway` and `run console`, --insecure-app with `run gateway`"
+            "--host and --port work with `run gateway` and `run console`, --insecure-app and --mcp with `run gateway`"
         )
     if role == "console" and gateway.insecure_app is not None:
         raise InvalidSettings("--insecure-app works with `run gateway` only: the console always needs a token")
+    if role == "console" and gateway.mcp:
+        raise InvalidSettings("--mcp works with `run gateway` only")
     if role != "mcp" and mcp.misplaced:
         raise InvalidSettings(
             "--workflow, --agent, --chat, --var, --index-type, --budget-ms and --max-tokens work with `run mcp` only"
@@ -164,6 +169,7 @@ async def run(
                 port=_PORT if gateway.port is None else gateway.port,
                 insecure_app=gateway.insecure_app,
                 ready=lambda url: say(f"the gateway answers on {url}"),
+                mcp=gateway.mcp,
             )
         case "console":
             await _run_console(settings, gateway)

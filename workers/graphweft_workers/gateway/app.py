@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -43,6 +43,7 @@ from graphweft_workers.gateway.limits import (
     media_type,
     read_json,
 )
+from graphweft_workers.gateway.mcp_route import McpService, check_origin, scope_of
 from graphweft_workers.gateway.messages import Refusal, read_messages
 from graphweft_workers.gateway.middleware import RequestMetrics, TraceMiddleware
 from graphweft_workers.gateway.problems import Problem, error_handlers, faults_of
@@ -58,7 +59,7 @@ from graphweft_workers.telemetry.metrics import EVENTS_RECEIVED
 logger = get_logger("graphweft.gateway")
 
 _PATHS: Final = (
-    "/v1/events", "/v1/context", "/v1/traces", "/messages", "/search", "/healthcheck", "/healthz", "/readyz",
+    "/v1/events", "/v1/context", "/v1/traces", "/messages", "/search", "/mcp", "/healthcheck", "/healthz", "/readyz",
     "/openapi.json",
 )  # fmt: skip
 _DEFECT: Final = "the gateway has a defect; its log has the details. The request may or may not have been taken"
@@ -71,7 +72,7 @@ _RETRY_S: Final = 2
 _PROBE_MS: Final = 500
 _PROBE: Final = "graphweft-readyz"
 _REACH_S: Final = 2.0
-_TRACED: Final = frozenset({"/v1/events", "/v1/context", "/messages", "/search"})
+_TRACED: Final = frozenset({"/v1/events", "/v1/context", "/messages", "/search", "/mcp"})
 """Routes whose requests belong to traces. Probes say nothing, and a request with spans must not make further ones."""
 _LOOPBACK: Final = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
 
@@ -90,13 +91,15 @@ def make_app(
     schema_ids: Sequence[str] | None = None,
     quotas: QuotaLimiter | None = None,
     spans: dict[str, Counter[str]] | None = None,
+    mcp: McpService | None = None,
 ) -> Starlette:
     """Return the application; it closes ``client`` when it shuts down.
 
     ``connect`` makes a new transport to the bus, to check that the bus answers. ``refusal`` returns the reason why a
     message would have no effect; without it, such messages become dead letters. ``schema_ids`` are the ontologies that
     the OpenAPI document names. ``quotas`` refuses events of apps that are above a quota; without it there are none.
-    ``spans`` counts, by app and reason, the spans that gave no event.
+    ``spans`` counts, by app and reason, the spans that gave no event. ``mcp`` answers at ``/mcp``; without it there is
+    no such path.
 
     The token of a request decides its app. A function in place of ``tokens`` gives those of the moment.
     ``may_use(app_id, workflow)`` tells whether an app may use a workflow. ``faults`` are what an operator should see in
@@ -124,7 +127,8 @@ def make_app(
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
-        yield
+        async with nullcontext() if mcp is None else mcp.running():
+            yield
         await client.aclose()
 
     app = Starlette(
@@ -134,6 +138,7 @@ def make_app(
             Route("/v1/traces", gateway.traces, methods=["POST"]),
             Route("/messages", gateway.messages, methods=["POST"]),
             Route("/search", gateway.search, methods=["POST"]),
+            *([] if mcp is None else [Route("/mcp", partial(gateway.tools, mcp), methods=["POST"])]),
             Route("/healthcheck", gateway.healthcheck),
             Route("/healthz", gateway.health),
             Route("/readyz", gateway.readiness),
@@ -268,6 +273,22 @@ class _Gateway:
             given["app_id"] = app_id
             reply = await self.client.context(**given)
         return Response(public(reply).model_dump_json(), media_type=JSON)
+
+    async def tools(self, mcp: McpService, request: Request) -> Response:
+        """Answer a request of MCP: the app is that of the token, and the address names the scope."""
+        rights = self._access(request, "read")
+        check_origin(request)
+        app_id, scope = rights.app_id, scope_of(request)
+        note_users(request, app_id, [scope.user_id])
+        with self.limiter.enter(app_id):
+            _check_json(request)
+
+            def read(body: bytes) -> bytes:
+                read_json(body)  # refuses what costs too much
+                return body
+
+            body = await self._read(app_id, request, read, self.limits.events_bytes)
+            return await mcp.answer(request, body, rights, scope)
 
     async def healthcheck(self, _: Request) -> Response:
         """Answer as long as the process runs, as Graphiti's server does."""

@@ -30,7 +30,7 @@ logger = get_logger("graphweft.gateway")
 
 STDOUT: Final = "-"
 _NOTE: Final = "graphweft.audit"
-_PATHS: Final = frozenset({"/v1/events", "/v1/context", "/v1/traces", "/messages", "/search"})
+_PATHS: Final = frozenset({"/v1/events", "/v1/context", "/v1/traces", "/messages", "/search", "/mcp"})
 _MOST_USERS: Final = 20
 _HASH_DIGITS: Final = 16
 

@@ -31,6 +31,8 @@ class McpScope:
     max_tokens: int = 2_000
     """Maximum number of tokens in a result; a call can ask for fewer."""
     writes: bool = True
+    erases: bool = True
+    """Whether memories can be forgotten, if anything can be written."""
 
     @property
     def chat(self) -> str:

@@ -393,6 +393,7 @@ class Tools:
                     run=self._update,
                 )
             )
+        if access.writes and access.erases:
             tools.append(
                 Tool(
                     name="memory_forget",
@@ -411,6 +412,7 @@ class Tools:
                     run=self._forget,
                 )
             )
+        if access.writes:
             tools.append(
                 Tool(
                     name="episode_add",

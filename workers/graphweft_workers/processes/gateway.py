@@ -8,10 +8,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Final
 
 from graphweft import Client
+from graphweft.transport import Transport
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.plurals import counted
 from graphweft_workers.apps import AppPolicies
 from graphweft_workers.gateway.app import make_app
+from graphweft_workers.gateway.mcp_route import McpService
 from graphweft_workers.gateway.quotas import QuotaLimiter
 from graphweft_workers.gateway.tokens import NO_TOKENS, read_tokens
 from graphweft_workers.processes.gateway_usage import GatewayUsage, gateway_name
@@ -37,9 +39,17 @@ _FAULTY: Final = "the changed file is faulty, so its earlier content stays in us
 
 
 async def run_gateway(
-    settings: Settings, *, host: str, port: int, insecure_app: str | None, ready: Callable[[str], None]
+    settings: Settings,
+    *,
+    host: str,
+    port: int,
+    insecure_app: str | None,
+    ready: Callable[[str], None],
+    mcp: Callable[[Transport, QuotaLimiter], McpService] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; ``ready`` gets the URL once connections are accepted.
+
+    ``mcp`` makes the service that answers at ``/mcp``.
 
     Raises ``InvalidSettings`` without tokens, unless ``insecure_app`` is given and ``host`` is this machine's loopback
     address; also if it cannot listen on the address.
@@ -87,6 +97,7 @@ async def run_gateway(
                 schema_ids=ontologies.ids,
                 quotas=quotas,
                 spans=spans,
+                mcp=None if mcp is None else mcp(make_transport(settings), quotas),
             ),
             connections=settings.gateway_connections,
         )

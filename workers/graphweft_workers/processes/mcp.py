@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from importlib import metadata
 from io import TextIOWrapper
 from typing import Any, Final, cast
@@ -78,16 +78,21 @@ async def run_mcp(settings: Settings, access: McpScope) -> None:
         end.cancel()
 
 
-def make_server(tools: Tools) -> Server[Any]:
-    """Return a server that offers ``tools``."""
+def make_server(tools: Tools | Callable[[ServerRequestContext[Any, Any]], Tools]) -> Server[Any]:
+    """Return a server that offers ``tools``, or those of each request."""
+
+    def of(context: ServerRequestContext[Any, Any]) -> Tools:
+        return tools if isinstance(tools, Tools) else tools(context)
 
     async def listed(
-        _context: ServerRequestContext[Any], _params: types.PaginatedRequestParams | None
+        context: ServerRequestContext[Any, Any], _params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_offer(tool) for tool in tools.offered.values()])
+        return types.ListToolsResult(tools=[_offer(tool) for tool in of(context).offered.values()])
 
-    async def called(_context: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
-        return _result(await tools.call(params.name, params.arguments))
+    async def called(
+        context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        return _result(await of(context).call(params.name, params.arguments))
 
     return Server(
         "graphweft",

@@ -66,12 +66,26 @@ async def run_service(role: HostedRole, settings: Settings) -> None:
 
 
 async def run_gateway(
-    settings: Settings, *, host: str, port: int, insecure_app: str | None, ready: Callable[[str], None]
+    settings: Settings,
+    *,
+    host: str,
+    port: int,
+    insecure_app: str | None,
+    ready: Callable[[str], None],
+    mcp: bool = False,
 ) -> None:
-    """Run the HTTP gateway until SIGTERM or SIGINT, then finish its requests. See ``processes.gateway``."""
+    """Run the HTTP gateway until SIGTERM or SIGINT, then finish its requests. See ``processes.gateway``.
+
+    With ``mcp`` it serves the tools of MCP, too.
+    """
     # google is protobuf.
     with naming_extra("`run gateway`", "gateway", "starlette", "uvicorn", "google", "opentelemetry"):
         from graphweft_workers.processes import gateway as serving
+    make_mcp = None
+    if mcp:
+        with naming_extra("`run gateway --mcp`", "mcp", "mcp", "mcp_types"):
+            from graphweft_workers.processes.gateway_mcp import GatewayMcp
+        make_mcp = GatewayMcp
     from graphweft_workers.processes.health import healthy
     from graphweft_workers.processes.traced import traced
 
@@ -82,7 +96,9 @@ async def run_gateway(
             heartbeat.begin()
             ready(url)
 
-        await serving.run_gateway(settings, host=host, port=port, insecure_app=insecure_app, ready=listens)
+        await serving.run_gateway(
+            settings, host=host, port=port, insecure_app=insecure_app, ready=listens, mcp=make_mcp
+        )
 
 
 async def run_mcp(settings: Settings, access: McpScope) -> None:

@@ -105,6 +105,19 @@ def test_an_earlier_run_is_compared_question_by_question(up: Up) -> None:
     assert "recall: better 0, worse 1: may be chance (3 the same" in said
 
 
+def test_two_settings_are_compared_in_one_run(up: Up) -> None:
+    found = measured(up, "--compare", "max_tokens=1,index_type=vector")
+    compared = found["compared"]
+    assert compared["ways"]["recall"]["verdict"] == "better 1, worse 3: may be chance", "nothing is better than Rome"
+    assert compared["ways"]["context"]["verdict"] == "better 0, worse 0: no difference"
+    assert found["figures"]["recall"]["empty"]["value"] == 0, "of the options as given"
+    assert compared["figures"]["recall"]["empty"] == {"before": 0, "now": 1}
+    assert "p50_ms" not in compared["figures"]["recall"], "the first run warms caches"
+    done = up.run("eval", "q.yaml", "--app", "acme", *PATIENT, "--compare", "index_type=vector,agent=other")
+    assert "Of 4 questions: before as given, now with index_type=vector,agent=other" in done.stdout
+    assert "by recall with index_type=vector,agent=other: invalid_request 4" in " ".join(done.stderr.split())
+
+
 def refused(up: Up, *arguments: str) -> str:
     done = up.run("eval", *arguments)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
@@ -118,6 +131,11 @@ def refused(up: Up, *arguments: str) -> str:
         (("q.yaml", "--app", "acme", "--fail-under", "empty"), "'empty' has no number: write empty=0.6"),
         (("q.yaml", "--app", "acme", "--fail-under", "empty=nan"), "'empty=nan' has no number"),
         (("q.yaml", "--app", "acme", "--against", "q.yaml"), "not what `graphweft eval --json` writes"),
+        (("q.yaml", "--app", "acme", "--against", "b", "--compare", "agent=b"), "give one of them"),
+        (("q.yaml", "--app", "acme", "--compare", "agnet=b"), "no setting (did you mean 'agent'?)"),
+        (("q.yaml", "--app", "acme", "--compare", "max_tokens=0"), "has no number from 1 on: write max_tokens=300"),
+        (("q.yaml", "--app", "acme", "--compare", "index_type=x"), "is none of vector, fulltext, hybrid"),
+        (("q.yaml", "--app", "acme", "--compare", "agent="), "'agent=' has no value: write agent=NAME"),
         (("q.yaml", "--app", "acme", "--from", "c.json"), "give either a file of questions, or --from"),
         (("--app", "acme"), "give either a file of questions, or --from"),
         (("q.yaml", "--app", "acme", "--publish"), "give --from too"),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from graphweft import Client
 from graphweft_contracts import Event, InvalidSettings
 from graphweft_contracts.events import DEFAULT_WORKFLOW
+from graphweft_contracts.search import INDEX_TYPES
 from graphweft_contracts.wire import did_you_mean
 from graphweft_workers.cli.current_graph import current_graph
 from graphweft_workers.cli.memory import ScopeOptions
@@ -19,7 +21,7 @@ from graphweft_workers.cli.options import App, BudgetMs, Data, Json, command
 from graphweft_workers.cli.output import show, warn
 from graphweft_workers.cli.publishing import PublishOptions, bar, publish, read_between
 from graphweft_workers.evaluation.asking import QuestionScores, QuestionSettings, ask, evidence_of
-from graphweft_workers.evaluation.baseline import compare_with, load_baseline
+from graphweft_workers.evaluation.baseline import Baseline, compare_with, load_baseline
 from graphweft_workers.evaluation.collecting import MOST_SCANNED, collect, file_of
 from graphweft_workers.evaluation.locomo import Conversation, memories_of, questions_of, read
 from graphweft_workers.evaluation.measures import METRICS, SHARES
@@ -32,6 +34,8 @@ from graphweft_workers.wiring.connections import make_transport
 from graphweft_workers.wiring.running import check_bus, running_graph
 
 _MOST_NAMED: Final = 10
+_COMPARABLE: Final = ("index_type", "max_tokens", "workflow", "agent")
+"""Settings of a question that ``--compare`` changes."""
 BELOW_LIMIT: Final = 3
 """The exit code if a bound of ``--fail-under`` is not kept."""
 
@@ -60,6 +64,14 @@ async def eval_run(
     against: Annotated[
         Path | None, typer.Option("--against", metavar="FILE", help="What an earlier run wrote with --json.")
     ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            "--compare",
+            metavar="NAME=VALUE,…",
+            help="Ask again with other settings, and compare: index_type=fulltext, max_tokens=300, workflow, agent.",
+        ),
+    ] = None,
     fail_under: Annotated[
         str | None,
         typer.Option(
@@ -75,7 +87,11 @@ async def eval_run(
     """
     settings = Settings.load(data=data)
     limits = limits_of(fail_under)
+    if against is not None and compare is not None:
+        raise InvalidSettings("--against and --compare both say with what to compare: give one of them")
     baseline = None if against is None else load_baseline(against)
+    how = QuestionSettings(app=app, workflow=workflow, agent=agent, budget_ms=budget_ms, max_tokens=max_tokens)
+    ways = [how] if compare is None else [how, varied(how, compare)]
     questions, conversations = _questions(file, locomo)
     if send and not conversations:
         raise InvalidSettings("--publish sends the conversations of --from: give --from too")
@@ -84,15 +100,21 @@ async def eval_run(
         await _publish(settings, conversations, app, PublishOptions(data=data, wait=True))
     await _check_app(settings, app)
     evidence = await _evidence(settings, questions, app)
-    how = QuestionSettings(app=app, workflow=workflow, agent=agent, budget_ms=budget_ms, max_tokens=max_tokens)
-    answered: list[QuestionScores] = []
+    runs: list[list[QuestionScores]] = [[] for _ in ways]
     async with Client(transport=make_transport(settings), app_id=app) as client:
-        with bar("asking", len(questions), "questions") as advance:
-            async for each in ask(client, questions, evidence, how):
-                answered.append(each)
-                advance(1)
-    compared = None if baseline is None else compare_with(baseline, answered)
-    report = EvaluationReport(app=app, answered=answered, compared=compared, limits=limits)
+        with bar("asking", len(questions) * len(ways), "questions") as advance:
+            for each_way, run in zip(ways, runs, strict=True):
+                async for each in ask(client, questions, evidence, each_way):
+                    run.append(each)
+                    advance(1)
+    answered = runs[0]
+    if compare is not None:
+        baseline = Baseline.of(answered)
+    compared = None if baseline is None else compare_with(baseline, runs[-1])
+    report = EvaluationReport(
+        app=app, answered=answered, compared=compared, limits=limits, variant=compare,
+        varied=() if compare is None else runs[-1],
+    )  # fmt: skip
     show(report, json=json)
     return BELOW_LIMIT if report.failures else None
 
@@ -180,6 +202,24 @@ async def _publish(
     _, outcome = await publish(settings, read_between(groups()), options, harmless=True)
     if outcome is None or not outcome.complete:
         raise InvalidSettings("not all conversations were applied: see `graphweft dlq list` and `graphweft status`")
+
+
+def varied(how: QuestionSettings, text: str) -> QuestionSettings:
+    """Return the settings with those that ``--compare`` names. Raises ``InvalidSettings``."""
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        if name not in _COMPARABLE:
+            near = did_you_mean(name, _COMPARABLE)
+            raise InvalidSettings(f"--compare: {name!r} is no setting{near}: write one of {', '.join(_COMPARABLE)}")
+        if name == "max_tokens" and not (value.isascii() and value.isdigit() and int(value) > 0):
+            raise InvalidSettings(f"--compare: {part.strip()!r} has no number from 1 on: write max_tokens=300")
+        if name == "index_type" and value not in INDEX_TYPES:
+            raise InvalidSettings(f"--compare: {part.strip()!r} is none of {', '.join(INDEX_TYPES)}")
+        if not value.strip():
+            raise InvalidSettings(f"--compare: {part.strip()!r} has no value: write {name}=NAME")
+        found[name] = int(value) if name == "max_tokens" else value
+    return replace(how, **found)
 
 
 def limits_of(text: str | None) -> dict[str, float]:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from graphweft import Client
 from graphweft_contracts import ContextReply, InvalidSettings, NotRunning
 from graphweft_contracts.prompt_text import harmless
+from graphweft_contracts.search import IndexType
 from graphweft_rules.files.findings import Finding, RulesError
 from graphweft_workers.evaluation.measures import DEPTHS, Score, recall_of, share_found
 from graphweft_workers.evaluation.questions import Evidence, FoundRow, MemoryQuestion, has_any
@@ -39,6 +40,8 @@ class QuestionSettings:
     budget_ms: int
     max_tokens: int
     """The limit of a text of ``recall``; rules have limits of their own."""
+    index_type: IndexType | None = None
+    """How ``recall`` searches; None: by all signals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,8 +144,8 @@ async def _search(
     client: Client, question: MemoryQuestion, how: QuestionSettings, *, top_k: int, max_tokens: int | None
 ) -> ContextReply:
     return await client.search(
-        question.text, memory=question.scope, top_k=top_k, max_tokens=max_tokens, budget_ms=how.budget_ms,
-        app_id=how.app,
+        question.text, memory=question.scope, index_type=how.index_type, top_k=top_k, max_tokens=max_tokens,
+        budget_ms=how.budget_ms, app_id=how.app,
     )  # fmt: skip
 
 

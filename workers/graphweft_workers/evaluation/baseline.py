@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.evaluation.asking import QuestionScores, Way
-from graphweft_workers.evaluation.measures import METRICS, RunComparison, compare
+from graphweft_workers.evaluation.measures import METRICS, RunComparison, Score, compare
 
 type _Key = tuple[str, tuple[tuple[str, str], ...], int]
 
@@ -47,6 +47,23 @@ class Baseline(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     questions: list[_Question]
+
+    @classmethod
+    def of(cls, answered: Sequence[QuestionScores]) -> Self:
+        """Return a run that has just ended, without its times: what was asked once is answered faster."""
+        return cls(
+            questions=[
+                _Question(
+                    question=each.question.text,
+                    scope=each.question.scope.given,
+                    scores={
+                        way: _Scored(quality=score.quality, fault=score.fault or None, **_values(score))
+                        for way, score in each.scores.items()
+                    },
+                )
+                for each in answered
+            ]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +142,10 @@ def compare_with(baseline: Baseline, answered: Sequence[QuestionScores]) -> RunC
         new=len(now.keys() - before.keys()),
         gone=len(before.keys() - now.keys()),
     )
+
+
+def _values(score: Score) -> dict[str, Any]:
+    return {name: metric.read(score) for name, metric in METRICS.items() if metric.percentile is None}
 
 
 def _numbered[T](questions: Iterator[tuple[str, Mapping[str, Any], T]]) -> Iterator[tuple[_Key, T]]:

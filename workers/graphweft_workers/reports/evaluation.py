@@ -32,6 +32,10 @@ class EvaluationReport:
     compared: RunChanges | None = None
     limits: Mapping[str, float] | None = None
     """By metric: a bound of ``--fail-under``."""
+    variant: str | None = None
+    """The other settings of ``varied``; None: it is compared with an earlier run."""
+    varied: Sequence[QuestionScores] = ()
+    """The same questions, asked with the other settings."""
 
     @cached_property
     def figures(self) -> dict[Way, dict[str, Figure]]:
@@ -96,15 +100,16 @@ class EvaluationReport:
                 "nothing that answers a question was found: check --app, and the user, thread, agent or application of "
                 "each question, of which `graphweft memory list` shows the latest memories"
             )
-        yield from self._faults()
+        yield from _faults(self.answered, "")
+        yield from _faults(self.varied, f" with {self.variant}")
         if self.compared is not None:
-            yield from _comparison(self.compared)
+            yield from _comparison(self.compared, self.variant)
         for said in self.failures:
             yield Notice(said, is_error=True)
 
     @property
     def _ways(self) -> list[Way]:
-        return list(dict.fromkeys(way for each in self.answered for way in each.scores))
+        return _ways_of(self.answered)
 
     def _scores(self, way: Way, tag: str | None = None) -> list[Score]:
         return [each.scores[way] for each in self.answered if tag is None or tag in each.question.tags]
@@ -145,17 +150,6 @@ class EvaluationReport:
             if len(found) > _MOST:
                 yield f"and {counted(len(found) - _MOST, 'other')}: see --json"
 
-    def _faults(self) -> Iterator[Part]:
-        for way in self._ways:
-            faults = Counter(score.fault for score in self._scores(way) if score.fault)
-            if faults:
-                why = ", ".join(f"{reason} {count:,}" for reason, count in faults.most_common())
-                count = faults.total()
-                yield Notice(
-                    f"{counted(count, 'question')} got no answer, or a part of one, by {way}: {why}. What came counts. "
-                    "`graphweft doctor` and `graphweft context --explain` say more, and --budget-ms gives more time"
-                )
-
     def _failures(self, name: str, bound: float) -> Iterator[str]:
         metric = METRICS[name]
         values = {way: figures[name].value for way, figures in self.figures.items() if name in figures}
@@ -165,6 +159,22 @@ class EvaluationReport:
             if (value > bound) if metric.less_is_better else (value < bound):
                 wanted = "at most" if metric.less_is_better else "at least"
                 yield f"{name} by {way} is {value:.4g}, and should be {wanted} {bound:g}: {metric.meaning}"
+
+
+def _ways_of(answered: Sequence[QuestionScores]) -> list[Way]:
+    return list(dict.fromkeys(way for each in answered for way in each.scores))
+
+
+def _faults(answered: Sequence[QuestionScores], how: str) -> Iterator[Part]:
+    for way in _ways_of(answered):
+        faults = Counter(each.scores[way].fault for each in answered if each.scores[way].fault)
+        if faults:
+            why = ", ".join(f"{reason} {count:,}" for reason, count in faults.most_common())
+            yield Notice(
+                f"{counted(faults.total(), 'question')} got no answer, or a part of one, by {way}{how}: {why}. What "
+                "came counts. `graphweft doctor` and `graphweft context --explain` say more, and --budget-ms gives "
+                "more time"
+            )
 
 
 def _plain(figures: Mapping[Way, Mapping[str, Figure]]) -> dict[str, Any]:
@@ -222,7 +232,7 @@ def _cell(name: str, figure: Figure | None) -> str:
     return f"{said} ({figure.low:,.{digits}f} to {figure.high:,.{digits}f})"
 
 
-def _comparison(compared: RunChanges) -> Iterator[Part]:
+def _comparison(compared: RunChanges, variant: str | None) -> Iterator[Part]:
     ways: list[Way] = [*compared.ways]
     if not compared.count:
         yield Notice("nothing is compared: no question, with its scope, is in both runs", is_error=True)
@@ -234,7 +244,9 @@ def _comparison(compared: RunChanges) -> Iterator[Part]:
             for name in METRICS
             if any(name in compared.figures[way] for way in ways)
         ],
-        title=f"Of {counted(compared.count, 'question')} that the earlier run had, too",
+        title=f"Of {counted(compared.count, 'question')} that the earlier run had, too"
+        if variant is None
+        else f"Of {counted(compared.count, 'question')}: before as given, now with {variant}",
     )
     if compared.changes:
         shown = [*compared.changes[:_MOST], *compared.changes[_MOST:][-_MOST:]]

@@ -579,7 +579,7 @@ async def test_the_tools_work_through_a_gateway_within_its_token(stack: Stack, a
             assert "The harp is blue." in context["text"]
         async with stack.session(*scope_of(app_id), **ours | {"GRAPHWEFT_GATEWAY_TOKEN": tokens[other]}) as client:
             assert "the request was refused" in await refusal(client, "memory_search", query="harp")
-            assert "not remembered" in await refusal(client, "memory_add", text="x")
+            assert "this was refused" in await refusal(client, "memory_add", text="x")
         for wrong, said in (
             ({"GRAPHWEFT_GATEWAY_TOKEN": new_token()}, "the request was refused"),
             ({"GRAPHWEFT_GATEWAY_URL": "http://127.0.0.1:1"}, "the bus does not answer"),

@@ -983,23 +983,6 @@ async def test_failures_of_few_chats_put_nothing_in_quarantine(
     assert await column(graph, "MATCH (s:Share) RETURN s.id") == ["good"]
 
 
-async def test_failures_of_one_user_put_a_mutation_in_quarantine_for_that_user(
-    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
-) -> None:
-    failing = 3 * FAILURES_TO_QUARANTINE
-    async with Client(url, app_id=APP) as client:
-        for number in range(failing):
-            event = split(0, f"o{number}").model_copy(update={"userid": "mallory"})
-            assert await client.emit(event, wait_s=120)
-        assert await client.emit(split(4, "good").model_copy(update={"userid": "ada"}), wait_s=120)
-    async with running(bus, graph, rules, batch_events=200):
-        await applied(bus)
-    letters = await bus.dead_letters.read(limit=1_000)
-    assert [letter.reason for letter in letters] == ["query_error"] * FAILURES_TO_QUARANTINE + ["quarantined"]
-    assert (letters[-1].count, "for this user" in letters[-1].message) == (failing - FAILURES_TO_QUARANTINE, True)
-    assert await column(graph, "MATCH (s:Share) RETURN s.id") == ["good"]
-
-
 async def test_a_rule_that_fails_now_and_then_is_not_put_in_quarantine(
     url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
 ) -> None:

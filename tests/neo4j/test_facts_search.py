@@ -342,7 +342,7 @@ def test_facts_are_asked_for_each_time() -> None:
         asked = {} if of in READ else {"text": "tea"}
         bound = bind_search(SearchQuery.model_validate({"of": of, "memory": U1} | asked), NOW)
         assert isinstance(bound, BoundQuery)
-        assert (key_of(APP, bound) is None) == (of in {"all", "facts", "profile"})
+        assert (key_of(APP, bound) is None) == (of in {"all", "facts", "memories", "profile"})
 
 
 async def test_a_client_searches_facts(url: str, falkordb: Place) -> None:

@@ -99,9 +99,11 @@ def decode(fields: Mapping[bytes, bytes], received: datetime) -> Event | PlainEv
             read = _read(data)
             if _is_app_id(read.appid):
                 validate, chat_pattern = _check_of(read.type, payload_of(read.type))
-                validate(read.data)
+                payload = validate(read.data)
                 if chat_pattern is None or re.fullmatch(chat_pattern, read.chatid):
-                    _time(read.written_time)
+                    time = _time(read.written_time)
+                    if isinstance(payload, Payload):
+                        payload.check_at(time)
                     if read.written_recordedtime is not None:
                         _time(read.written_recordedtime)
                     return read

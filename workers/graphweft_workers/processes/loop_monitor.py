@@ -22,7 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final, Literal, cast
@@ -202,11 +202,12 @@ def _frames() -> dict[int, FrameType]:
 
 
 def _cpu_times() -> dict[threading.Thread, float]:
-    """Return the processor time of each thread. A thread that is listed needs the interpreter lock to end."""
+    """Return the processor time of each thread that has not ended meanwhile."""
     found: dict[threading.Thread, float] = {}
     for thread in threading.enumerate():
         if thread.ident is not None:
-            found[thread] = time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+            with suppress(ProcessLookupError):
+                found[thread] = time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
     return found
 
 

@@ -255,12 +255,12 @@ class ScopeIndexes:
         except (QueryFailed, GraphUnavailable):
             return ()
         found: list[int] = []
-        for of, (each, _) in kept.items():
+        for of, (each, marks) in kept.items():
             async with each.lock:
                 if each.at > began:  # another search compared it with later marks
                     found.append(of)
                     continue
-                compared = await self._compared(app_id, targets[of], each, now, began)
+                compared = await self._compared(app_id, targets[of], each, marks, now, began=began)
                 if compared == "right":
                     each.version = version if each.vectors_seen_at is None else None  # it is looked at again
                     each.marks, each.at = now, began
@@ -270,14 +270,13 @@ class ScopeIndexes:
         return found
 
     async def _compared(
-        self, app_id: str, target: SearchTarget, kept: _Kept, now: Marks, began: float
+        self, app_id: str, target: SearchTarget, kept: _Kept, marks: TargetMarks, now: Marks, *, began: float
     ) -> Literal["right", "later", "wrong"]:
         """Compare an index with the marks that were read after ``began``; what was added to its scope is added to it.
 
         ``later``: it lacks what is added once all readers see it (``GraphStore.settle_s``).
         """
-        marks = kept.concerned
-        if marks is None or not marks.are_kept(kept.marks, now):
+        if not marks.are_kept(kept.marks, now):
             return "wrong"
         if (settle_s := self.graph.settle_s) and not marks.are_same(kept.marks, now):
             if kept.coming is not None and began >= kept.coming[1] + settle_s:
@@ -296,7 +295,7 @@ class ScopeIndexes:
         """Add what marks tell to an index, of which they keep the rest; return whether it is right for them then."""
         before, at = kept.marks, self.clock.monotonic()
         embedded = kept.index.vectors is not None and before.get(marks.vectors) != now.get(marks.vectors)
-        if embedded and self.graph.settle_s:
+        if embedded and kept.without_vector and self.graph.settle_s:
             kept.vectors_seen_at = kept.vectors_seen_at or at + self.graph.settle_s
         elif kept.vectors_seen_at is not None and at >= kept.vectors_seen_at:
             embedded, kept.vectors_seen_at = True, None

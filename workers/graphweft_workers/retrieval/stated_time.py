@@ -127,7 +127,7 @@ def _time_by(forms: _Forms, part: str, said: date) -> _Days:
     return first if first is not None and first > said else None, last
 
 
-def _first(patterns: Sequence[tuple[re.Pattern[str], _Reader]], part: str, said: date) -> _Days | None:
+def _first(patterns: _Table, part: str, said: date) -> _Days | None:
     """Return the days of the first pattern that finds some."""
     for pattern, read in patterns:
         for match in pattern.finditer(part):
@@ -298,36 +298,41 @@ _NEXT: Final = (
 )
 _TIME_OF_DAY: Final = r"(?: (?:morning|noon|afternoon|evening|night|fr\u00fch|mittag|nachmittag|abend))?"
 _UNIT: Final = r"(?P<unit>week|month|year|woche|monat|jahr)(?:e?s)?"
-_DAYS: Final[Sequence[tuple[re.Pattern[str], _Reader]]] = tuple(
-    (re.compile(pattern), read)
-    for pattern, read in (
-        (rf"{YEAR}-(?P<number>\d{{1,2}})-{_OF_MONTH}", _date),
-        (rf"{_OF_MONTH}\. ?(?P<number>\d{{1,2}})\.(?: ?{YEAR})?", _date),
-        (rf"{_OF_MONTH}(?:st|nd|rd|th|\.)?(?: of)? {_MONTH}{_YEAR}?", _date),
-        (rf"{_MONTH} {_OF_MONTH}(?:st|nd|rd|th)?\b{_YEAR}?", _date),
-        (rf"(?:(?:the )?end of |ende ){_MONTH}{_YEAR}?", _date),
-        (rf"{_MONTH}{_YEAR}?", _date),
-        (rf"(?:the )?(?P<end>end) of (?:the |this |(?P<next>next )){_UNIT}", _calendar),
-        (rf"(?P<end>ende) (?:de[rs] |diese[rs] |(?P<next>n\u00e4chste[nrs] |kommende[nrs] ))?{_UNIT}", _calendar),
-        (rf"(?:{_NEXT} )?(?P<weekday>{names_of(WEEKDAYS)}){_TIME_OF_DAY}", _weekday),
-        (rf"(?:{_NEXT} )?(?:weekend|wochenende)", _weekend),
-        (rf"(?P<next>next|n\u00e4chste[nrs]?|kommende[nrs]?) {_UNIT}", _calendar),
-        (rf"(?:this|diese[nrs]?) {_UNIT}", _calendar),
-        (r"today|tonight|this (?:morning|afternoon|evening)|heute(?: abend)?", _days_on(0)),
-        (r"(?:the )?day after tomorrow|\u00fcbermorgen", _days_on(2)),
-        (r"tomorrow(?: (?:morning|noon|afternoon|evening|night))?|morgen(?: (?:fr\u00fch|abend))?", _days_on(1)),
-        (rf"(?:(?:the )?{_OF_MONTH}(?:st|nd|rd|th)|(?:zum|de[mn]) (?P<am>\d{{1,2}})\.)", _of_month),
-        (YEAR, _year),
-    )
+
+
+def _compiled(*pairs: tuple[str, _Reader], before: str = "") -> _Table:
+    return tuple((re.compile(before + pattern), read) for pattern, read in pairs)
+
+
+def _any_of(days: _Table) -> str:
+    """Return a pattern of each of the days, with one name for all."""
+    patterns = "|".join(re.sub(r"\(\?P<\w+>", "(?:", pattern.pattern) for pattern, _ in days)
+    return rf"(?P<day>{patterns})(?!\w)"
+
+
+_DAYS: Final = _compiled(
+    (rf"{YEAR}-(?P<number>\d{{1,2}})-{_OF_MONTH}", _date),
+    (rf"{_OF_MONTH}\. ?(?P<number>\d{{1,2}})\.(?: ?{YEAR})?", _date),
+    (rf"{_OF_MONTH}(?:st|nd|rd|th|\.)?(?: of)? {_MONTH}{_YEAR}?", _date),
+    (rf"{_MONTH} {_OF_MONTH}(?:st|nd|rd|th)?\b{_YEAR}?", _date),
+    (rf"(?:(?:the )?end of |ende ){_MONTH}{_YEAR}?", _date),
+    (rf"{_MONTH}{_YEAR}?", _date),
+    (rf"(?:the )?(?P<end>end) of (?:the |this |(?P<next>next )){_UNIT}", _calendar),
+    (rf"(?P<end>ende) (?:de[rs] |diese[rs] |(?P<next>n\u00e4chste[nrs] |kommende[nrs] ))?{_UNIT}", _calendar),
+    (rf"(?:{_NEXT} )?(?P<weekday>{names_of(WEEKDAYS)}){_TIME_OF_DAY}", _weekday),
+    (rf"(?:{_NEXT} )?(?:weekend|wochenende)", _weekend),
+    (rf"(?P<next>next|n\u00e4chste[nrs]?|kommende[nrs]?) {_UNIT}", _calendar),
+    (rf"(?:this|diese[nrs]?) {_UNIT}", _calendar),
+    (r"today|tonight|this (?:morning|afternoon|evening)|heute(?: abend)?", _days_on(0)),
+    (r"(?:the )?day after tomorrow|\u00fcbermorgen", _days_on(2)),
+    (r"tomorrow(?: (?:morning|noon|afternoon|evening|night))?|morgen(?: (?:fr\u00fch|abend))?", _days_on(1)),
+    (rf"(?:(?:the )?{_OF_MONTH}(?:st|nd|rd|th)|(?:zum|de[mn]) (?P<am>\d{{1,2}})\.)", _of_month),
+    (YEAR, _year),
 )  # fmt: skip
 """What may stand behind "until" and "from"; the most exact first."""
 
 
-def _plain(pattern: str) -> str:
-    return re.sub(r"\(\?P<\w+>", "(?:", pattern)
-
-
-_ANY_DAY: Final = rf"(?P<day>{'|'.join(_plain(pattern.pattern) for pattern, _ in _DAYS)})(?!\w)"
+_ANY_DAY: Final = _any_of(_DAYS)
 _SOME: Final = rf"{COUNT} (?:more |weitere[nr]? )?{UNIT}(?! (?:now|already|straight|old|alt|her)\b)"
 _AGAIN: Final = (
     r"(?:(?:the|den|die|next|coming|following|n\u00e4chsten|kommenden|another|about|only|just|etwa|nur|noch) )*"
@@ -335,7 +340,7 @@ _AGAIN: Final = (
 
 
 def _table(*pairs: tuple[str, _Reader]) -> _Table:
-    return tuple((re.compile(rf"(?<!\w){pattern}"), read) for pattern, read in pairs)
+    return _compiled(*pairs, before=r"(?<!\w)")
 
 
 _ENDS: Final = (
@@ -395,26 +400,23 @@ _R_UNIT: Final = r"(?P<unit>semana|mes|año|semaine|mois|année|an)\b"
 _R_WEEKDAY: Final = rf"(?P<weekday>{names_of(ROMANCE_WEEKDAYS)})"
 _R_TODAY: Final = r"hoy|aujourd'hui|esta (?:mañana|tarde|noche)|ce (?:matin|soir)|cet après-midi"
 _R_TOMORROW: Final = r"pasado mañana|après-demain|(?<!la )(?<!esta )mañana|demain"
-_ROMANCE_DAYS: Final[_Table] = tuple(
-    (re.compile(pattern), read)
-    for pattern, read in (
-        (rf"{YEAR}-(?P<number>\d{{1,2}})-{_OF_MONTH}", _date),
-        (rf"{_OF_MONTH}(?:er)? (?:de )?{ROMANCE_MONTH}(?: (?:del? )?{YEAR})?", _date),
-        (rf"(?:fin|final|finales)(?: del? mes)? (?:de |d')?{ROMANCE_MONTH}(?: (?:del? )?{YEAR})?", _date),
-        (rf"{ROMANCE_MONTH}(?: (?:del? )?{YEAR})?", _date),
-        (rf"(?P<end>fin|final|finales) (?:del? |de l.|du )(?:la |est[ea] |(?P<next>próximo ))? ?{_R_UNIT}", _calendar),
-        (rf"(?P<next>próximo) {_R_WEEKDAY}", _weekday),
-        (rf"{_R_WEEKDAY}(?: {_R_NEXT})?", _weekday),
-        (r"(?:(?P<next>próximo) )?(?:fin de semana|week-?end)", _weekend),
-        (rf"(?P<next>próxim[oa]) {_R_UNIT}", _calendar),
-        (rf"(?:est[ae] |cette |ce )?{_R_UNIT}(?: {_R_NEXT})?", _calendar),
-        (_R_TODAY, _days_on(0)),
-        (r"pasado mañana|après-demain", _days_on(2)),
-        (_R_TOMORROW, _days_on(1)),
-        (rf"{_OF_MONTH}(?P<am>)(?! (?:de|h|heures|horas)\b)", _of_month),
-    )
+_ROMANCE_DAYS: Final = _compiled(
+    (rf"{YEAR}-(?P<number>\d{{1,2}})-{_OF_MONTH}", _date),
+    (rf"{_OF_MONTH}(?:er)? (?:de )?{ROMANCE_MONTH}(?: (?:del? )?{YEAR})?", _date),
+    (rf"(?:fin|final|finales)(?: del? mes)? (?:de |d')?{ROMANCE_MONTH}(?: (?:del? )?{YEAR})?", _date),
+    (rf"{ROMANCE_MONTH}(?: (?:del? )?{YEAR})?", _date),
+    (rf"(?P<end>fin|final|finales) (?:del? |de l.|du )(?:la |est[ea] |(?P<next>próximo ))? ?{_R_UNIT}", _calendar),
+    (rf"(?P<next>próximo) {_R_WEEKDAY}", _weekday),
+    (rf"{_R_WEEKDAY}(?: {_R_NEXT})?", _weekday),
+    (r"(?:(?P<next>próximo) )?(?:fin de semana|week-?end)", _weekend),
+    (rf"(?P<next>próxim[oa]) {_R_UNIT}", _calendar),
+    (rf"(?:est[ae] |cette |ce )?{_R_UNIT}(?: {_R_NEXT})?", _calendar),
+    (_R_TODAY, _days_on(0)),
+    (r"pasado mañana|après-demain", _days_on(2)),
+    (_R_TOMORROW, _days_on(1)),
+    (rf"{_OF_MONTH}(?P<am>)(?! (?:de|h|heures|horas)\b)", _of_month),
 )  # fmt: skip
-_R_ANY: Final = rf"(?P<day>{'|'.join(_plain(pattern.pattern) for pattern, _ in _ROMANCE_DAYS)})(?!\w)"
+_R_ANY: Final = _any_of(_ROMANCE_DAYS)
 _R_SOME: Final = rf"{ROMANCE_COUNT} (?:próxim[oa]s |prochaine?s )?{ROMANCE_UNIT}"
 _R_ENDS: Final = r"(?:termina|acaba|finaliza|vence|caduca|expira|se termine|finit|prend fin|expire)"
 _ROMANCE: Final = _Forms(

@@ -38,7 +38,6 @@ from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.gateway.audit import AuditLog, hash_of
 from graphweft_workers.gateway.limits import GatewayLimits
 from graphweft_workers.gateway.tokens import AccessToken, Role, Tokens
-from graphweft_workers.processes.console import RuleFaults
 from graphweft_workers.settings.settings import Settings
 
 pytestmark = pytest.mark.integration
@@ -244,7 +243,6 @@ async def console(
     limits: GatewayLimits = LIMITS,
     audit: AuditLog | None = None,
     forbidden: str = "",
-    faults: RuleFaults | None = None,
 ) -> AsyncIterator[Asking]:
     tokens = Tokens(
         [
@@ -260,7 +258,7 @@ async def console(
             )
         ]
     )
-    async with open_sources(loaded, faults) as sources:
+    async with open_sources(loaded) as sources:
         app = make_app(
             sources, pages, tokens=lambda: tokens, limits=limits, audit=audit,
             may_use=lambda app_id, workflow: workflow != forbidden,

@@ -30,8 +30,8 @@ from graphweft_workers.drivers.redis.bus import redis_bus
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.gateway.limits import GatewayLimits
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.processes.console import RuleFaults
 from graphweft_workers.settings.settings import Settings
+from graphweft_workers.wiring.rule_faults import keep_faults
 
 pytestmark = pytest.mark.integration
 
@@ -153,14 +153,14 @@ async def test_lost_rules_are_named_and_come_back_with_a_push(url: str, tmp_path
         await bus.aclose()
 
 
-async def test_the_console_of_up_shows_operators_the_errors_of_its_folder(url: str, tmp_path: Path) -> None:
-    faults = RuleFaults(tmp_path)
+async def test_the_console_shows_operators_the_errors_of_the_rules_folder(url: str) -> None:
     text = "the rules of workflows have errors, so the ones before go on:\nNotes/graph_injection.yaml:3:1: error x: y"
-    faults.keep(text)
-    async with console(settings(url, url), faults=faults) as ask:
+    loaded = settings(url, url)
+    async with console(loaded) as ask, open_sources(loaded) as sources:
+        await keep_faults(sources.bus, "workflows", text)
         assert (await ask("rules/faults", "operator"))["folder"] == text
         assert (await ask("rules/faults"))["folder"] == "", "the folder holds the rules of all apps"
-        faults.keep("")
+        await keep_faults(sources.bus, "workflows", "")
         assert (await ask("rules/faults", "operator"))["folder"] == ""
 
 

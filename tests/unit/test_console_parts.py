@@ -34,7 +34,7 @@ from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.tokens import AccessToken, Role
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.partitions import PartitionStatus
-from graphweft_workers.processes.console import FAULTS_FILE, TOKEN_FILE, ConsoleProcess, RuleFaults
+from graphweft_workers.processes.console import TOKEN_FILE, ConsoleProcess
 from graphweft_workers.processes.http_server import HttpServer, bound, server_config
 from graphweft_workers.reports.drawing import as_html, as_mermaid, layout
 from graphweft_workers.reports.picture import MOST, Picture
@@ -255,18 +255,6 @@ def test_a_token_of_the_settings_is_in_the_link_as_a_browser_reads_it(tmp_path: 
         link = console.listen()
     assert unquote(link.partition("#token=")[2]) == secret
     assert re.fullmatch(r"console: http://127\.0\.0\.1:[0-9]+/#token=[\w%.~-]+", link)
-
-
-def test_the_errors_of_a_rules_folder_are_kept_for_the_console_until_there_are_none(tmp_path: Path) -> None:
-    faults = RuleFaults(tmp_path)
-    assert faults.read(100) == ""
-    faults.keep("Notes/graph_injection.yaml:1:1: error x: y")
-    faults.keep("Notes/graph_injection.yaml:2:1: error x: y")
-    assert (RuleFaults(tmp_path).read(100), faults.read(5)) == ("Notes/graph_injection.yaml:2:1: error x: y", "Notes")
-    assert (tmp_path / FAULTS_FILE).stat().st_mode & 0o777 == 0o600
-    faults.keep("")
-    faults.keep("")
-    assert (faults.read(100), list(tmp_path.iterdir())) == ("", [])
 
 
 async def test_a_visitor_of_a_console_that_cannot_start_gets_an_answer(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.questions import AppQuestion
 from graphweft_workers.console.sources import Sources
 from graphweft_workers.reports.values import shown
+from graphweft_workers.wiring.rule_faults import read_faults
 
 _SETS: Final = 16
 """Active rule sets that are looked at; so many stay compiled."""
@@ -25,11 +26,11 @@ _FINDINGS: Final = 5
 """Errors of each of them."""
 _TEXT: Final = 500
 _FOLDER: Final = 4_000
-"""Characters of what ``graphweft up`` says of its folder."""
+"""Characters of the errors of the rules folder."""
 
 
 async def rule_faults(sources: Sources, viewer: Viewer, question: AppQuestion) -> dict[str, Any]:
-    """Return the faults of the active rules of an app, or of all apps, and of the rules folder of ``graphweft up``."""
+    """Return the faults of the active rules of an app, or of all apps, and to operators those of the rules folder."""
     app_id = viewer.apps(question.app)
     active = list(_active((await sources.decoder()).activations, app_id))
     until = SYSTEM_CLOCK.monotonic() + _COMPILE_S
@@ -46,13 +47,13 @@ async def rule_faults(sources: Sources, viewer: Viewer, question: AppQuestion) -
         found, left = await asyncio.to_thread(_faults, rules, names, until)
         faults += [about | fault for fault in found]
         unknown += left
-    folder = sources.faults.read(_FOLDER) if viewer.all_apps and sources.faults is not None else ""
+    folder = await read_faults(sources.bus) if viewer.all_apps else ""
     return {
         "lost": lost,
         "workflows": faults[:_WORKFLOWS],
         "workflows_total": len(faults),
         "unknown": unknown + len(active[_SETS:]),
-        "folder": shown(folder, redacts=sources.redacts, text=_FOLDER),
+        "folder": shown(folder[:_FOLDER], redacts=sources.redacts, text=_FOLDER),
     }
 
 

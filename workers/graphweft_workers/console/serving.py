@@ -14,7 +14,6 @@ from graphweft_workers.console.app import make_app
 from graphweft_workers.console.pages import PAGES
 from graphweft_workers.console.sources import open_sources
 from graphweft_workers.gateway.tokens import NO_TOKENS, AccessToken, Tokens, read_tokens
-from graphweft_workers.processes.console import RuleFaults
 from graphweft_workers.processes.http_server import HttpServer, auditing, bound, limited_logs, server_config
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.tasks import running_beside
@@ -36,8 +35,7 @@ async def run_console(
     policies = open_policies(settings)
     watched = [file for file in (tokens.file, policies) if file is not None]
     with auditing(settings) as audit, _socket(host, port, listener) as listening_socket:
-        faults = None if listener is None else RuleFaults(settings.data.expanduser())  # only `up` gives a socket
-        async with open_sources(settings, faults) as sources:
+        async with open_sources(settings) as sources:
             app = make_app(sources, PAGES, tokens=tokens.current, may_use=may_use(policies), audit=audit)
             config = server_config(app, connections=settings.gateway_connections)
             own = listening_socket.getsockname()[:2]

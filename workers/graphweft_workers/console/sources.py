@@ -18,7 +18,6 @@ from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.ports.basis_comparison import BasisComparison
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.processes.console import RuleFaults
 from graphweft_workers.reports.rules_at import RulesAt
 from graphweft_workers.reports.scan import Decoder
 from graphweft_workers.settings.settings import Settings
@@ -42,8 +41,6 @@ class Sources:
     bus: Bus
     graph: GraphStore
     client: Client
-    faults: RuleFaults | None = None
-    """The errors of the rules folder that ``graphweft up`` watches; None for a console of its own."""
     replaying: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by what replays the log: one at a time."""
     replayed: set[str] = field(default_factory=set[str])
@@ -118,12 +115,12 @@ class Sources:
 
 
 @asynccontextmanager
-async def open_sources(settings: Settings, faults: RuleFaults | None = None) -> AsyncGenerator[Sources]:
+async def open_sources(settings: Settings) -> AsyncGenerator[Sources]:
     """Yield the sources. Nothing is connected yet, so the console starts while a server is unavailable."""
     bus, graph = make_bus(settings), make_graph(settings)
     try:
         async with Client(transport=make_transport(settings)) as client:
-            yield Sources(settings=settings, bus=bus, graph=graph, client=client, faults=faults)
+            yield Sources(settings=settings, bus=bus, graph=graph, client=client)
     finally:
         await graph.aclose()
         await bus.aclose()

@@ -26,8 +26,6 @@ logger = get_logger("graphweft.up")
 
 TOKEN_FILE: Final = "console-token"
 """The file in the data folder with the operator's token of this run."""
-FAULTS_FILE: Final = "rules-faults"
-"""The file in the data folder with the errors of the rules folder, while it has any."""
 _HOST: Final = "127.0.0.1"
 _RESTART_S: Final = 2.0
 _STOP_S: Final = 20.0
@@ -40,34 +38,6 @@ _REFUSAL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain; charset=utf-8\r\ncache-control: no-store\r\n"
     b"x-content-type-options: nosniff\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s"
 ) % (len(_FAILED), _FAILED)
-
-
-class RuleFaults:
-    """The errors of the rules folder that ``graphweft up`` has printed: it keeps them, and its console shows them."""
-
-    def __init__(self, folder: Path) -> None:
-        """``folder`` is the data folder."""
-        self._path = folder / FAULTS_FILE
-
-    def keep(self, faults: str) -> None:
-        """Replace the errors; "" for none. A file that cannot be written is logged: the terminal has the errors."""
-        try:
-            if not faults:
-                self._path.unlink(missing_ok=True)
-                return
-            fresh = self._path.with_suffix(".new")
-            _write_private(fresh, faults)
-            fresh.replace(self._path)
-        except OSError as error:
-            logger.warning("rule_faults_not_kept", reason=str(error), next="this output has them")
-
-    def read(self, most: int) -> str:
-        """Return the errors, at most so many characters; "" for none."""
-        try:
-            with self._path.open(encoding="utf-8", errors="replace") as file:
-                return file.read(most)
-        except OSError:
-            return ""
 
 
 class ConsoleProcess:

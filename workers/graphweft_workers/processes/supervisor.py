@@ -23,7 +23,7 @@ from graphweft_rules import RuleSet
 from graphweft_workers.drivers.embedded.server import DataFolder, EmbeddedServer, die_with_parent, end_process
 from graphweft_workers.drivers.settings import GRAPH_VARIABLES
 from graphweft_workers.processes import heartbeat
-from graphweft_workers.processes.console import ConsoleProcess, RuleFaults
+from graphweft_workers.processes.console import ConsoleProcess
 from graphweft_workers.processes.own_command import own_command
 from graphweft_workers.processes.readiness import waits_for
 from graphweft_workers.settings.settings import Settings
@@ -74,7 +74,6 @@ class Supervisor:
         self._clock = clock
         self._settings = settings
         self._folder = DataFolder(settings.data)
-        self._faults = RuleFaults(self._folder.path)
         self._server = EmbeddedServer(self._folder.path, fsync=settings.fsync)
         self._children: dict[str, asyncio.subprocess.Process] = {}
         more = ("memory",) if jobs.groups(settings) else ()
@@ -162,7 +161,7 @@ class Supervisor:
             contextlib.aclosing(make_bus(self._settings)) as bus,
             contextlib.aclosing(make_graph(self._settings)) as graph,
         ):
-            yield RulesFolder(self._settings, bus, graph, self._say, self._faults.keep)
+            yield RulesFolder(self._settings, bus, graph, self._say)
 
     def _load_first(self) -> RuleSet | InvalidRules:
         """Load the rules of the folder, or return their errors. Raises ``RulesError`` if nothing of it can be used."""

@@ -1,4 +1,4 @@
-"""The errors of a folder of rules, kept on the bus so that ``graphweft status`` shows them."""
+"""The errors of a folder of rules, kept on the bus so that ``graphweft status`` and the console show them."""
 
 from __future__ import annotations
 

@@ -46,20 +46,12 @@ type RulesState = dict[str, tuple[int, int, int]]
 class RulesFolder:
     """Makes the rules of a folder the active ones for all apps, and follows the folder's changes."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        bus: Bus,
-        graph: GraphStore,
-        say: Callable[[str], None],
-        keep_faults: Callable[[str], None] = lambda faults: None,
-    ) -> None:
-        """``say`` prints a line for the user; ``keep_faults`` gets the errors of the folder, or "" without any.
+    def __init__(self, settings: Settings, bus: Bus, graph: GraphStore, say: Callable[[str], None]) -> None:
+        """``say`` prints a line for the user.
 
         The default rules belong to the default folder, until it has a folder ``default``. To a folder that the settings
         name they belong only if they are active already.
         """
-        self._keep_faults = keep_faults
         self._settings = settings
         self._brings_defaults = brings_defaults(settings)
         self._bus = bus
@@ -225,7 +217,6 @@ class RulesFolder:
         return True
 
     async def _keep(self, faults: str) -> None:
-        self._keep_faults(faults)
         await keep_faults(self._bus, str(self._settings.rules), faults)
 
     async def _push_usable(self, error: InvalidRules) -> tuple[str, str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cache
+from typing import Any, Final, Protocol, cast
+
+from pydantic import TypeAdapter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +20,15 @@ class Records:
     """Where to go on reading."""
     complete: bool = True
     """Whether the log was followed without a gap. If not, it was recreated: there may have been any records."""
+
+
+def read_record[T](kind: type[T], record: bytes) -> T:
+    """Return the content of a record, which was written as JSON. Raises ``ValueError`` for anything else."""
+    found: T = _adapter(cast("Hashable", kind)).validate_json(record)
+    return found
+
+
+_adapter: Final = cache(TypeAdapter[Any])
 
 
 class RecordLog(Protocol):

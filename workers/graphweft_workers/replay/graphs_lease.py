@@ -10,21 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import socket
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, Final, Self
+from typing import Final, Self
 from uuid import uuid4
+
+from pydantic_core import to_json
 
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.archive.blob_records import BlobRecords
 from graphweft_workers.archive.blobs import ArchiveReadOnly
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.records import RecordLog
+from graphweft_workers.ports.records import RecordLog, read_record
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.tasks import end_tasks
 from graphweft_workers.support.timing import TIMING, ReplayTiming
@@ -49,18 +50,14 @@ class _Record:
     beat: int = 0
 
     def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return to_json(self)
 
 
 def _decoded(record: bytes) -> _Record:
     """Return the content of a record; of one that cannot be read, that of an unknown command at work."""
     try:
-        raw: Any = json.loads(record)
-        return _Record(
-            command=str(raw["command"]), where=str(raw["where"]), since=str(raw["since"]), asks=bool(raw["asks"]),
-            over=tuple(map(str, raw["over"])),
-        )  # fmt: skip
-    except (ValueError, LookupError, TypeError, RecursionError):
+        return read_record(_Record, record)
+    except ValueError:
         return _Record(command="an unknown command", where="an unknown host", since="an unknown time", asks=False)
 
 

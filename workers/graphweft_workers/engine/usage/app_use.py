@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from graphweft_workers.apps import QUOTAS, AppPolicies, QuotaName, Quotas
 from graphweft_workers.engine.usage.partition_usage import RECENT_S, GraphMeasure, PartitionUsage
 from graphweft_workers.ports.dead_letters import LettersOfApp
+from graphweft_workers.ports.records import read_record
 
 PARTITION: Final = "partition:"
 """Begins the name of the record of a partition."""
@@ -45,26 +46,13 @@ class Refusals:
 
     def encode(self) -> bytes:
         """Return the record."""
-        return to_json({"time": self.time, "apps": self.apps})
-
-    @classmethod
-    def decode(cls, record: bytes) -> Self:
-        """Return the content of a record. Raises ``ValueError`` for anything else."""
-        raw: Any = from_json(record)
-        try:
-            apps = {
-                str(app_id): Counter({str(name): int(number) for name, number in counts.items()})
-                for app_id, counts in raw["apps"].items()
-            }
-            return cls(time=float(raw["time"]), apps=apps)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError("the value is not a record of refusals") from error
+        return to_json(self)
 
 
 def refusals_of(record: bytes | None) -> Refusals:
     """Return the content of a record; for anything else, one without content and time."""
     try:
-        return Refusals(time=0.0) if record is None else Refusals.decode(record)
+        return Refusals(time=0.0) if record is None else read_record(Refusals, record)
     except ValueError:
         return Refusals(time=0.0)
 
@@ -76,11 +64,8 @@ def encode_letters(letters: Mapping[str, LettersOfApp]) -> bytes:
 
 def decode_letters(record: bytes) -> dict[str, LettersOfApp]:
     """Return the content of a record of dead letters. Raises ``ValueError`` for anything else."""
-    raw: Any = from_json(record)
-    try:
-        return {str(app): LettersOfApp(count=int(count), size=int(size)) for app, (count, size) in raw.items()}
-    except (TypeError, AttributeError) as error:
-        raise ValueError("the value is not a record of dead letters") from error
+    found = read_record(dict[str, tuple[int, int]], record)
+    return {app_id: LettersOfApp(count=count, size=size) for app_id, (count, size) in found.items()}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -161,7 +146,7 @@ def read_uses(
             if reporter.startswith(PARTITION):
                 _add_partition(PartitionUsage.decode(record), now, of, graphs)
             elif reporter.startswith(GATEWAY):
-                for app_id, counts in Refusals.decode(record).apps.items():
+                for app_id, counts in read_record(Refusals, record).apps.items():
                     use = of(app_id)
                     for name, number in counts.items():
                         if name.startswith(SPANS):
@@ -169,7 +154,7 @@ def read_uses(
                         else:
                             use.refused[name] += number
             elif reporter.startswith(RESPONDER):
-                for app_id, counts in Refusals.decode(record).apps.items():
+                for app_id, counts in read_record(Refusals, record).apps.items():
                     of(app_id).without_turn += counts[WITHOUT_TURN]
             elif reporter == LETTERS and letters is None:
                 letters = decode_letters(record)

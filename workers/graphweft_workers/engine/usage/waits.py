@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from heapq import nlargest
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from graphweft_workers.engine.usage.app_use import FORGOTTEN_S
-from graphweft_workers.ports.records import RecordLog
+from graphweft_workers.ports.records import RecordLog, read_record
 
 EFFECTS: Final = "effects:"
 """Begins the key of the record of a worker that cannot write the effects stream; its name follows."""
@@ -66,28 +66,16 @@ class WaitRecord:
     def encode(self) -> bytes:
         """Return the record."""
         error = self.error[:_LONGEST].encode("utf-8", "backslashreplace").decode()  # a model's answer may be in it
-        return to_json(
-            {"at": self.at, "since": self.since, "error": error, "partitions": self.partitions,
-             "skipped": self.skipped, "skipped_at": self.skipped_at}
-        )  # fmt: skip
+        return to_json(replace(self, error=error))
 
     @classmethod
     def decode(cls, record: bytes) -> Self:
         """Return the content of a record. Raises ``ValueError`` for anything else."""
+        found = read_record(cls, record)
+        found.error = found.error[:_LONGEST]
         try:
-            raw: Any = from_json(record)
-            skipped = {
-                str(app_id): Counter({str(reason): int(number) for reason, number in counts.items()})
-                for app_id, counts in raw.get("skipped", {}).items()
-            }
-            found = cls(
-                at=float(raw["at"]), since=float(raw["since"]), error=str(raw["error"])[:_LONGEST],
-                partitions=int(raw.get("partitions", 0)), skipped=skipped,
-                skipped_at={str(app_id): float(at) for app_id, at in raw.get("skipped_at", {}).items()},
-            )  # fmt: skip
             found.since_text()
-        # OSError: a time beyond all calendars.
-        except (KeyError, TypeError, AttributeError, OverflowError, OSError) as error:
+        except (OverflowError, OSError) as error:  # a time beyond all calendars
             raise ValueError("the value is not a record of a wait") from error
         return found
 

@@ -7,7 +7,6 @@ import atexit
 import contextlib
 import functools
 import logging
-import os
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import CancelledError
@@ -17,7 +16,7 @@ from uuid import uuid4
 
 from typing_extensions import Self
 
-from graphweft.background_loop import renew_after_fork
+from graphweft.background_loop import BackgroundLoop, renew_after_fork
 from graphweft.client import Client
 from graphweft.loop_connection import ClientStats
 from graphweft.outbox import EncodedEvent
@@ -35,7 +34,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("graphweft.client")
 
-_OF_PARENT: Final[list[object]] = []
+_THREAD: Final = "graphweft-client"
+_OF_PARENT: Final[list[BackgroundLoop]] = []
 """Event loops of the parent of a forked process, which are never collected: that would close what it uses."""
 
 
@@ -92,21 +92,15 @@ class SyncClient:
         self._lock = threading.Lock()
         renew_after_fork(self, threading.Lock)
         self._closed = False
-        self._start()
+        self._loop = BackgroundLoop(_THREAD)
         atexit.register(self.close)
 
-    def _start(self) -> None:
-        self._process = os.getpid()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="graphweft-client", daemon=True)
-        self._thread.start()
-
-    def _runs(self) -> bool:
-        """Return whether the thread runs, after a fork a new one. Call this with the lock held."""
-        if self._process != os.getpid() and not self._closed:
+    def _running(self) -> BackgroundLoop:
+        """Return the loop, after a fork a new one. Call this with the lock held."""
+        if self._loop.forked and not self._closed:
             _OF_PARENT.append(self._loop)
-            self._start()
-        return not self._closed and self._thread.is_alive()
+            self._loop = BackgroundLoop(_THREAD)
+        return self._loop
 
     def __enter__(self) -> Self:
         """Return the client itself."""
@@ -144,9 +138,7 @@ class SyncClient:
     def emit_each(self, events: Sequence[Event | EncodedEvent], *, wait_s: float = 1.0) -> list[Outcome | None]:
         """See ``Client.emit_each``."""
         closed: list[Outcome | None] = [BusUnavailable(CLOSED)] * len(events)
-        with self._lock:
-            runs = self._runs()
-        if not runs:
+        if self._closed:
             self.stats.rejected += len(events)
             for event in events:
                 self._refusals.note(getattr(event, "id", None), CLOSED)
@@ -195,8 +187,7 @@ class SyncClient:
 
     def _post(self, work: Callable[[], None]) -> None:
         with self._lock:
-            if self._runs():
-                self._loop.call_soon_threadsafe(work)
+            self._running().call(work)
 
     def close(self, drain_s: float = 2.0) -> None:
         """See ``Client.aclose``. Also ends calls of other threads and the background thread."""
@@ -205,30 +196,18 @@ class SyncClient:
                 return
             self._closed = True
         atexit.unregister(self.close)
-        if self._process != os.getpid() or not self._thread.is_alive():
-            return
-        try:
-            asyncio.run_coroutine_threadsafe(self._finish(drain_s), self._loop).result()
-        finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        self._loop.stop(lambda: self._finish(drain_s))
 
     async def _finish(self, drain_s: float) -> None:
         await self._client.aclose(drain_s)
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:  # if the loop stopped under a waiting call, its thread would wait forever
-            _, late = await asyncio.wait(others, timeout=CLIENT_TIMING.last_calls_s)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await asyncio.wait(others, timeout=CLIENT_TIMING.last_calls_s)
 
     def _run(self, work: Callable[[Client], Coroutine[Any, Any, T]], when_closed: T) -> T:
         with self._lock:
-            if not self._runs():
-                return when_closed
-            future = asyncio.run_coroutine_threadsafe(work(self._client), self._loop)
+            future = self._running().submit(lambda: work(self._client))
         try:
-            return future.result()
+            return when_closed if future is None else future.result()
         except CancelledError:  # by ``close`` in another thread
             return when_closed

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-from typing import Any, Final, Protocol, override
+from typing import Any, Final, override
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -60,19 +60,6 @@ class StrictConnection(h11.Connection):
         return event
 
 
-class OpenConnection(Protocol):
-    """What ``ConnectionLimit`` asks of a connection."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no request of it is being answered."""
-        ...
-
-    def give_way(self) -> None:
-        """Close it at once, so that another one can be open."""
-        ...
-
-
 class ConnectionLimit:
     """Limits the open connections of each address; ``most=0`` does not limit them.
 
@@ -83,9 +70,9 @@ class ConnectionLimit:
     def __init__(self, most: int, *, newest_first: bool = False) -> None:
         self.most = most
         self._newest_first = newest_first
-        self._open: dict[str, dict[OpenConnection, None]] = {}
+        self._open: dict[str, dict[GatewayProtocol, None]] = {}
 
-    def enter(self, address: str, connection: OpenConnection) -> bool:
+    def enter(self, address: str, connection: GatewayProtocol) -> bool:
         """Count a connection, and return whether it may be open."""
         if not self.most:
             return True
@@ -99,7 +86,7 @@ class ConnectionLimit:
         known[connection] = None
         return True
 
-    def leave(self, address: str, connection: OpenConnection) -> None:
+    def leave(self, address: str, connection: GatewayProtocol) -> None:
         """Count a connection that entered no longer."""
         key = self._key(address)
         known = self._open.get(key, {})
@@ -202,12 +189,12 @@ class GatewayProtocol(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """See ``OpenConnection.is_idle``."""
+        """Whether no request of it is being answered."""
         # None before the first request, whatever the types say.
         return not self.cycle or self.cycle.response_complete
 
     def give_way(self) -> None:
-        """See ``OpenConnection.give_way``."""
+        """Close it at once, so that another one can be open."""
         logger.warning(
             "connection_gave_way", address=self._entered, most=self.limit.most, next="so do further ones of any address"
         )

@@ -60,22 +60,15 @@ def recorded_async(
     return call
 
 
-def recorded_manager(function: Callable[..., Any], shape: Shape, recorder: Recorder) -> Callable[..., Any]:
+def recorded_manager(
+    function: Callable[..., Any], shape: Shape, recorder: Recorder, *, is_async: bool
+) -> Callable[..., Any]:
     """Do the same for a function that returns the context manager of a stream with ``current_message_snapshot``."""
+    manager = _AsyncManager if is_async else _Manager
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
-        return _Manager(function, recorder, shape, args, named)
-
-    return call
-
-
-def recorded_manager_async(function: Callable[..., Any], shape: Shape, recorder: Recorder) -> Callable[..., Any]:
-    """Do the same for the asynchronous context manager of a stream."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **named: Any) -> Any:
-        return _AsyncManager(function, recorder, shape, args, named)
+        return manager(function, recorder, shape, args, named)
 
     return call
 

@@ -15,7 +15,6 @@ from graphweft.adapters.model_clients.calls import (
     recorded,
     recorded_async,
     recorded_manager,
-    recorded_manager_async,
 )
 from graphweft.adapters.model_clients.exchange import Shape
 from graphweft.adapters.model_clients.openai_chat import ChatCompletions
@@ -58,12 +57,9 @@ def wrap_openai(
     and ``close``. Answers, streams and errors of the model are those of the client; failures of graphweft are counted
     and logged once. Raises ``InvalidSettings`` without an app, and for an object of another type.
     """
-    ids = _ids(app, user, chat, workflow)
-    recorder = _recorder(
-        "/graphweft/openai", adapter, settings, ids=ids, agent=agent, remember=remember, place=context_place
-    )  # fmt: skip
-    found: C = _openai(client, recorder)
-    return found
+    ids = {"app_id": app, "user_id": user, "chat_id": chat, "workflow_name": workflow}
+    recorder = _recorder("openai", adapter, settings, ids=ids, agent=agent, remember=remember, place=context_place)
+    return cast("C", _openai(client, recorder))
 
 
 @takes_synonyms
@@ -81,12 +77,9 @@ def wrap_anthropic(
     **settings: Any,
 ) -> C:
     """Do the same as ``wrap_openai`` for ``messages`` of an ``Anthropic`` or ``AsyncAnthropic`` client."""
-    ids = _ids(app, user, chat, workflow)
-    recorder = _recorder(
-        "/graphweft/anthropic", adapter, settings, ids=ids, agent=agent, remember=remember, place=context_place
-    )  # fmt: skip
-    found: C = _anthropic(client, recorder)
-    return found
+    ids = {"app_id": app, "user_id": user, "chat_id": chat, "workflow_name": workflow}
+    recorder = _recorder("anthropic", adapter, settings, ids=ids, agent=agent, remember=remember, place=context_place)
+    return cast("C", _anthropic(client, recorder))
 
 
 @takes_synonyms
@@ -104,10 +97,8 @@ def wrap_litellm(
     **settings: Any,
 ) -> F:
     """Do the same as ``wrap_openai`` for ``litellm.completion`` or ``litellm.acompletion``, or a function like them."""
-    ids = _ids(app, user, chat, workflow)
-    recorder = _recorder(
-        "/graphweft/litellm", adapter, settings, ids=ids, agent=agent, remember=remember, place=context_place
-    )  # fmt: skip
+    ids = {"app_id": app, "user_id": user, "chat_id": chat, "workflow_name": workflow}
+    recorder = _recorder("litellm", adapter, settings, ids=ids, agent=agent, remember=remember, place=context_place)
     if not callable(function):
         raise InvalidSettings(f"cannot wrap {type(function).__name__}: expected litellm.completion or acompletion")
     wrap = recorded_async if inspect.iscoroutinefunction(function) else recorded
@@ -115,12 +106,8 @@ def wrap_litellm(
     return cast("F", found)
 
 
-def _ids(app: str | None, user: str | None, chat: str | None, workflow: str | None) -> dict[str, str | None]:
-    return {"app_id": app, "user_id": user, "chat_id": chat or uuid4().hex, "workflow_name": workflow}
-
-
 def _recorder(
-    source: str,
+    kind: str,
     adapter: Adapter | None,
     settings: Mapping[str, Any],
     *,
@@ -133,9 +120,9 @@ def _recorder(
     check_app(ids["app_id"], "app")
     if adapter is not None and settings:
         raise TypeError(f"unexpected settings with an adapter: {', '.join(sorted(settings))}; set them on the adapter")
-    mine: dict[str, Any] = {"source": source, **settings}
+    mine: dict[str, Any] = {"source": f"/graphweft/{kind}", **settings}
     core = adapter or Adapter(**mine)
-    variables: dict[str, Any] = {name: value for name, value in ids.items() if value}
+    variables: dict[str, Any] = {"chat_id": uuid4().hex} | {name: value for name, value in ids.items() if value}
     found = core.chat(variables)
     if found is None:
         raise InvalidSettings(
@@ -164,13 +151,13 @@ def _openai(client: Any, recorder: Recorder) -> Any:
 def _anthropic(client: Any, recorder: Recorder) -> Any:
     wrapped = _with_copies(client, "Anthropic", recorder, _anthropic)
     resource = _own(wrapped, "messages", "Anthropic")
-    run, manage = (recorded_async, recorded_manager_async) if _is_async(client) else (recorded, recorded_manager)
+    run = recorded_async if _is_async(client) else recorded
     shape = Messages()
     for name in ("create", "parse"):
         if hasattr(resource, name):
             setattr(resource, name, run(getattr(resource, name), shape, recorder))
     if hasattr(resource, "stream"):
-        resource.stream = manage(resource.stream, shape, recorder)
+        resource.stream = recorded_manager(resource.stream, shape, recorder, is_async=_is_async(client))
     return wrapped
 
 

@@ -10,7 +10,8 @@ import gzip
 import io
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -37,25 +38,34 @@ def read_runs(path: Path | str) -> Iterator[RecordedRun]:
     before it have been yielded.
     """
     file = str(path)
-    try:
-        if file == STANDARD_INPUT:
+    if file == STANDARD_INPUT:
+        with reading(file):
             yield from runs_of_stream(sys.stdin.buffer, file="<stdin>")
-            return
-        name = file.lower().removesuffix(".gz")
-        if not name.endswith((*LINES, *WHOLE)):
-            raise ImportProblem(
-                f"{file}: unknown file type: expected .jsonl, .ndjson or .json, optionally with .gz; rename the file, "
-                "or pass its content on standard input as '-'"
-            )
-        packed = name != file.lower()
-        with Path(path).open("rb") as given:
-            stream: BinaryIO = io.BufferedReader(UnpackedGzip(given)) if packed else given
-            if name.endswith(WHOLE):
-                yield from runs_of_json(read_whole(stream, file), file=file, packed=packed)
-            else:
-                yield from runs_of_lines(_lines(stream, file), file=file, packed=packed)
+        return
+    name = file.lower().removesuffix(".gz")
+    if not name.endswith((*LINES, *WHOLE)):
+        raise ImportProblem(
+            f"{file}: unknown file type: expected .jsonl, .ndjson or .json, optionally with .gz; rename the file, "
+            "or pass its content on standard input as '-'"
+        )
+    packed = name != file.lower()
+    with reading(file), Path(path).open("rb") as given:
+        stream: BinaryIO = io.BufferedReader(UnpackedGzip(given)) if packed else given
+        if name.endswith(WHOLE):
+            yield from runs_of_json(read_whole(stream, file), file=file, packed=packed)
+        else:
+            yield from runs_of_lines(_lines(stream, file), file=file, packed=packed)
+
+
+@contextmanager
+def reading(file: str) -> Generator[None]:
+    """Raise ``ImportProblem`` if a file cannot be read, or its gzip content is damaged or unpacks to too much."""
+    try:
+        yield
     except DAMAGED as error:
-        raise damaged(file, error) from error
+        raise ImportProblem(
+            f"{file}: the gzip content is damaged or incomplete ({error}): copy the file again"
+        ) from error
     except TooMuch as error:
         raise ImportProblem(f"{file}: {error}") from error
     except OSError as error:
@@ -149,13 +159,8 @@ def runs_of_stream(stream: BinaryIO, *, file: str) -> Iterator[RecordedRun]:
     content = read_whole(stream, file)
     packed = content.startswith(GZIP_MAGIC)
     if packed:
-        try:
-            with io.BufferedReader(UnpackedGzip(io.BytesIO(content))) as unpacked:
-                content = read_whole(unpacked, file)
-        except DAMAGED as error:
-            raise damaged(file, error) from error
-        except TooMuch as error:
-            raise ImportProblem(f"{file}: {error}") from error
+        with reading(file), io.BufferedReader(UnpackedGzip(io.BytesIO(content))) as unpacked:
+            content = read_whole(unpacked, file)
     first = content.lstrip().partition(b"\n")[0]
     try:
         parse_json(_decoded(first, place=file, packed=packed))
@@ -163,11 +168,6 @@ def runs_of_stream(stream: BinaryIO, *, file: str) -> Iterator[RecordedRun]:
         yield from runs_of_json(content, file=file, packed=packed)
     else:
         yield from runs_of_lines(iter(io.BytesIO(content)), file=file, packed=packed)
-
-
-def damaged(file: str, error: Exception) -> ImportProblem:
-    """Return the error for a damaged gzip file."""
-    return ImportProblem(f"{file}: the gzip content is damaged or incomplete ({error}): copy the file again")
 
 
 def _decoded(raw: bytes, *, place: str, packed: bool) -> str:

@@ -14,7 +14,7 @@ from typing import BinaryIO, Final, NamedTuple, cast
 
 from pydantic import JsonValue
 
-from graphweft_workers.imports.files import DAMAGED, GZIP_MAGIC, LINES, STANDARD_INPUT, WHOLE, damaged
+from graphweft_workers.imports.files import GZIP_MAGIC, LINES, STANDARD_INPUT, WHOLE, reading
 from graphweft_workers.imports.item_fields import in_snake_case
 from graphweft_workers.imports.report import ImportReport, RefusedItem
 from graphweft_workers.imports.runs import ImportProblem, parse_json
@@ -48,20 +48,12 @@ def read_items(path: Path | str, sections: Sequence[str], report: ImportReport) 
     """
     file = str(path)
     name = "standard input" if file == STANDARD_INPUT else file
-    try:
+    with reading(name):
         if file == STANDARD_INPUT:
             yield from _items(sys.stdin.buffer, name, file, sections, report)
             return
         with Path(path).open("rb") as stream:
             yield from _items(stream, name, file, sections, report)
-    except DAMAGED as error:
-        raise damaged(name, error) from error
-    except TooMuch as error:
-        raise ImportProblem(f"{name}: {error}") from error
-    except OSError as error:
-        raise ImportProblem(
-            f"{name}: cannot be read ({error.strerror or type(error).__name__}); check the path"
-        ) from error
 
 
 def _items(raw: BinaryIO, name: str, file: str, sections: Sequence[str], report: ImportReport) -> Iterator[ImportItem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NoReturn
 
-from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order
+from graphweft_contracts import BusUnavailable, DeadLetter, Layout
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.archive.blob_records import BlobRecords
 from graphweft_workers.archive.reader import ArchiveReader
@@ -35,6 +35,10 @@ def archive_bus(blobs: BlobStore) -> Bus:
         gives_partitions=True,
         archive=blobs,
     )
+
+
+async def _refuse(*_: object, **__: object) -> NoReturn:
+    raise BusUnavailable("this command reads the archive without a bus, so it cannot write to one")
 
 
 async def _nothing() -> None:
@@ -103,25 +107,11 @@ class _Partitions:
     async def positions(self, partition: int) -> Mapping[str, CommittedPosition]:
         return {}
 
-    async def store_order(self, app_id: str, order: Order) -> NoReturn:
-        _refuse()
-
-    async def give_partition(self, app_id: str, *, least: int = 0) -> NoReturn:
-        _refuse()
-
-    async def commit(self, partition: int, committed: CommittedPosition) -> NoReturn:
-        _refuse()
-
-    async def trim(self, partition: int, offset: str) -> NoReturn:
-        _refuse()
+    store_order = give_partition = commit = trim = _refuse
 
 
 class _Leases:
-    async def claim(self, partition: int, owner: str, ttl_s: float) -> NoReturn:
-        _refuse()
-
-    async def release(self, partition: int, owner: str) -> NoReturn:
-        _refuse()
+    claim = release = _refuse
 
     def is_revoked(self, partition: int) -> bool:
         return False
@@ -142,16 +132,7 @@ class _Letters:
     async def by_app(self) -> Mapping[str, LettersOfApp]:
         return counted_by_app(await self._state.dead_letters())
 
-    async def put(self, letters: Sequence[DeadLetter]) -> NoReturn:
-        _refuse()
-
-    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> NoReturn:
-        _refuse()
-
-    async def requeue(
-        self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
-    ) -> NoReturn:
-        _refuse()
+    put = extend = requeue = _refuse
 
 
 class _Rules:
@@ -167,11 +148,7 @@ class _Rules:
     async def activations(self, *, after: int = 0) -> Sequence[Activation]:
         return await self._state.activations(after=after)
 
-    async def store(self, digest: str, rules: StoredRules) -> NoReturn:
-        _refuse()
-
-    async def activate(self, scope: str, digest: str) -> NoReturn:
-        _refuse()
+    store = activate = _refuse
 
 
 class _Purges:
@@ -182,7 +159,3 @@ class _Purges:
 
     async def after(self, mark: int | None) -> Records:
         return Records(found={}, mark=0)
-
-
-def _refuse() -> NoReturn:
-    raise BusUnavailable("this command reads the archive without a bus, so it cannot write to one")

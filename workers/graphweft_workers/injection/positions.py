@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +14,7 @@ from graphweft_workers.injection.versions import GraphVersions, Version
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.offsets import is_after, later
+from graphweft_workers.ports.pages import backwards
 from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.rule_sets.active_rules import ActiveRules
 from graphweft_workers.rule_sets.lost_rules import MissingRules
@@ -22,8 +22,6 @@ from graphweft_workers.support.timing import TIMING, ContextTiming
 
 _MOST: Final = 100
 """Events before a position that are examined."""
-_PAGE: Final = 10
-"""Events read at once: each may have a megabyte."""
 _LOOKS: Final = 8
 """Reads of the log at the same time; further requests rely on the checkpoints alone."""
 
@@ -173,12 +171,14 @@ class Positions:
         count = looked = 0
         there = False
         turn_at = self.clock.monotonic()
-        async with contextlib.aclosing(self._back(position)) as entries:
+        async with contextlib.aclosing(backwards(self.bus.log, position.partition, position.offset)) as entries:
             async for entry in entries:
                 # Without the event itself, the log was trimmed or recreated, and proves nothing.
                 there = there or entry.offset == position.offset
                 if not is_after(entry.offset, done):
                     return count, there
+                if looked == _MOST:
+                    return count, False
                 looked += 1
                 count += await self._changes(app_id, entry)
                 if count == most:
@@ -186,21 +186,7 @@ class Positions:
                 if self.clock.monotonic() > turn_at + self.timing.turn_s:
                     await asyncio.sleep(0)
                     turn_at = self.clock.monotonic()
-        return count, there and looked < _MOST
-
-    async def _back(self, position: Position) -> AsyncGenerator[Entry]:
-        """Yield the last entries up to a position, newest first."""
-        last = ""
-        given = 0
-        while given < _MOST:
-            page = await self.bus.log.before(position.partition, last or position.offset, limit=_PAGE)
-            entries = [entry for entry in page if entry.offset != last]
-            if not entries:
-                return
-            for entry in reversed(entries[given - _MOST :]):
-                yield entry
-            given += len(entries)
-            last = entries[0].offset
+        return count, there
 
     async def _changes(self, app_id: str, entry: Entry) -> bool:
         try:

@@ -13,6 +13,10 @@ PAGE: Final = 500
 
 PAGE_BYTES: Final = 8 * 1024**2
 """Limit of bytes in a page of ``EventLog.before``, unless it has two entries."""
+_FIRST: Final = 16
+"""Entries of the first page of ``backwards`` and ``forwards``, before their size is known."""
+_READ_BYTES: Final = 4 * 1024**2
+_GROWTH: Final = 8
 LEAST: Final = 2
 """Entries of a page, whatever their size: the first one is the last one of the page before."""
 
@@ -38,6 +42,41 @@ async def what_is_there(log: EventLog, partition: int, after: CommittedPosition)
         yield batch.entries
         count = after.count + batch.lost + len(batch.entries)
         after = CommittedPosition(offset=batch.entries[-1].offset, count=count)
+
+
+async def backwards(log: EventLog, partition: int, offset: str) -> AsyncGenerator[Entry]:
+    """Yield the entries of a partition up to and including ``offset``, the newest first."""
+    limit, last = _FIRST, ""
+    while offset:
+        page = await log.before(partition, offset, limit=limit)
+        fresh = page[:-1] if page and page[-1].offset == last else page
+        if not fresh:
+            return
+        for entry in reversed(fresh):
+            yield entry
+        offset = last = fresh[0].offset
+        limit = _next_limit(fresh, limit)
+
+
+async def forwards(log: EventLog, partition: int, after: str, end: str) -> AsyncGenerator[Entry]:
+    """Yield the entries of a partition after ``after`` up to and including ``end``."""
+    limit = _FIRST
+    while is_after(end, after):
+        page = await log.after(partition, after, limit=limit)
+        for entry in page:
+            if is_after(entry.offset, end):
+                return
+            yield entry
+        if len(page) < limit:
+            return
+        after = page[-1].offset
+        limit = _next_limit(page, limit)
+
+
+def _next_limit(page: Sequence[Entry], limit: int) -> int:
+    size = sum(size_of(entry.fields) for entry in page)
+    fitting = _READ_BYTES * len(page) // max(1, size)
+    return max(2, min(PAGE, limit * _GROWTH, fitting))
 
 
 def size_of(fields: Mapping[bytes, bytes]) -> int:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from graphweft_contracts import Event
 from graphweft_contracts.plurals import counted
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.pages import forwards
 from graphweft_workers.reports.report import Part, TextTable
 from graphweft_workers.reports.rules_at import RulesAt, activation_at
-from graphweft_workers.reports.scan import Decoder, ScanLimits, ends, forwards, newest_first
+from graphweft_workers.reports.scan import Decoder, ScanLimits, ends, newest_first
 from graphweft_workers.reports.short_texts import short
 from graphweft_workers.support.printable import printable
 

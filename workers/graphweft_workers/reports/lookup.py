@@ -13,9 +13,9 @@ from graphweft_workers.engine.log.read import row_id
 from graphweft_workers.engine.log.series import number_of
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.ports.pages import size_of
+from graphweft_workers.ports.pages import backwards, forwards, size_of
 from graphweft_workers.reports.entries import DecodedEntry
-from graphweft_workers.reports.scan import Decoder, ScanLimits, backwards, forwards, newest_first
+from graphweft_workers.reports.scan import Decoder, ScanLimits, newest_first
 
 _POSITION: Final = re.compile(r"[0-9]{1,9}:[0-9]{1,18}(-[0-9]{1,18})?", re.ASCII)
 _REPORT: Final = 10_000

@@ -15,15 +15,10 @@ from graphweft_contracts.rules_log import Activation, announced
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry, EventLog
 from graphweft_workers.ports.offsets import is_after
-from graphweft_workers.ports.pages import size_of
+from graphweft_workers.ports.pages import PAGE, backwards, size_of
 from graphweft_workers.reports.entries import DecodedEntry, see
 from graphweft_workers.support.timing import TIMING
 
-_FIRST: Final = 16
-"""Entries of the first page, before their size is known."""
-_PAGE: Final = 500
-_PAGE_BYTES: Final = 4 * 1024**2
-_GROWTH: Final = 8
 _REPORT: Final = 10_000
 _TRIES: Final = 5
 _MOST_UNKNOWN: Final = 1_000
@@ -45,35 +40,6 @@ async def partitions_of(bus: Bus, app_id: str | None) -> Collection[int] | None:
         return None
     layout = await bus.partitions.layout()
     return None if layout.order_of(app_id) == "chat" else layout.partitions_of(app_id)
-
-
-async def backwards(log: EventLog, partition: int, offset: str) -> AsyncIterator[Entry]:
-    """Yield the entries of a partition up to and including ``offset``, the newest first."""
-    limit, last = _FIRST, ""
-    while offset:
-        page = await log.before(partition, offset, limit=limit)
-        fresh = page[:-1] if page and page[-1].offset == last else page
-        if not fresh:
-            return
-        for entry in reversed(fresh):
-            yield entry
-        offset = last = fresh[0].offset
-        limit = _next_limit(fresh, limit)
-
-
-async def forwards(log: EventLog, partition: int, after: str, end: str) -> AsyncIterator[Entry]:
-    """Yield the entries of a partition after ``after`` up to and including ``end``."""
-    limit = _FIRST
-    while is_after(end, after):
-        page = await log.after(partition, after, limit=limit)
-        for entry in page:
-            if is_after(entry.offset, end):
-                return
-            yield entry
-        if len(page) < limit:
-            return
-        after = page[-1].offset
-        limit = _next_limit(page, limit)
 
 
 async def newest_first(
@@ -203,7 +169,7 @@ class LogFollower:
                 shown.pop(partition, None)
             if not is_after(end, last):
                 continue
-            page = await self.bus.log.after(partition, last, limit=_PAGE)
+            page = await self.bus.log.after(partition, last, limit=PAGE)
             before = shown.get(partition)
             if page and before is not None and not await self.bus.log.entries(partition, [before]):
                 gap(partition, f"lost entries: those after {before} may have been trimmed before they were shown")
@@ -214,9 +180,3 @@ class LogFollower:
                 shown[partition] = page[-1].offset
         self.reached, self._shown = reached, shown  # only now: after an error all of it is read again
         return sorted(found, key=lambda each: each[1].received)
-
-
-def _next_limit(page: Sequence[Entry], limit: int) -> int:
-    size = sum(size_of(entry.fields) for entry in page)
-    fitting = _PAGE_BYTES * len(page) // max(1, size)
-    return max(2, min(_PAGE, limit * _GROWTH, fitting))

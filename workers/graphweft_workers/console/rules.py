@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -22,7 +23,7 @@ from graphweft_workers.console.sources import Sources
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.reports.entries import activation_dict
 from graphweft_workers.reports.judging import judge_event
-from graphweft_workers.reports.rule_dicts import missed_dict, mutation_dict, unmatched_dict
+from graphweft_workers.reports.rule_dicts import mutation_dict, unmatched_dict
 from graphweft_workers.reports.rule_sets import short_digest
 from graphweft_workers.reports.values import shown
 from graphweft_workers.wiring.connections import dialects
@@ -99,7 +100,7 @@ def _try(rules: RuleSet, event: Any, *, redacts: bool) -> dict[str, Any]:
     judged = judge_event(rules, event)
     found: dict[str, Any] = {
         "mutations": [mutation_dict(each) for each in judged.mutations],
-        "missed": [missed_dict(each) for each in (*judged.skipped, *judged.failed)],
+        "missed": [asdict(each) for each in (*judged.skipped, *judged.failed)],
         "unmatched": [unmatched_dict(each) for each in judged.unmatched],
         "reason": judged.reason,
     }

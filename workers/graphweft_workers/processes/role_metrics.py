@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import newest, own_rules
+from graphweft_workers.drivers import bus_driver
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.partitions import PartitionStatus
@@ -19,7 +20,6 @@ from graphweft_workers.settings.settings import Settings
 from graphweft_workers.telemetry import metrics
 from graphweft_workers.telemetry.metrics_looks import SeenValues, looking
 from graphweft_workers.wiring.archive_state import archive_state
-from graphweft_workers.wiring.connections import bus_memory_ratio
 
 if TYPE_CHECKING:
     from graphweft import Client
@@ -44,7 +44,7 @@ async def worker_metrics(settings: Settings, bus: Bus, name: str) -> AsyncGenera
     )  # fmt: skip
 
     async def memory() -> SeenValues:
-        ratio = await bus_memory_ratio(settings)
+        ratio = await bus_driver(settings.bus).memory_ratio(settings.bus)
         return {} if ratio is None else {metrics.BUS_MEMORY: {(): ratio}}
 
     async with AsyncExitStack() as stack:

@@ -10,12 +10,13 @@ from typing import Final
 
 from graphweft_contracts import GraphweftError
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
+from graphweft_workers.drivers import bus_driver, graph_driver
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.log_limit import LogLimit
-from graphweft_workers.wiring.connections import bus_write_fault, graph_write_fault, make_bus, make_graph
+from graphweft_workers.wiring.connections import make_bus, make_graph
 
 logger = get_logger("graphweft.probes")
 
@@ -85,7 +86,7 @@ async def looking_at_servers(settings: Settings, role: str) -> AsyncGenerator[Se
         graph = make_graph(settings) if role in _WITH_GRAPH else None
         if graph is not None:
             stack.push_async_callback(graph.aclose)
-        faults: dict[str, _Fault] = {"bus": partial(bus_write_fault, settings)}
+        faults: dict[str, _Fault] = {"bus": partial(bus_driver(settings.bus).write_fault, settings.bus)}
         if role == _WRITES_GRAPH:
-            faults["graph"] = partial(graph_write_fault, settings)
+            faults["graph"] = partial(graph_driver(settings.graph).write_fault, settings.graph)
         yield ServerLook(bus, graph, faults)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from graphweft_contracts.layout import ALL_APPS
@@ -19,7 +19,7 @@ from graphweft_workers.reports.entries import activation_dict
 from graphweft_workers.reports.event import EntryFate, letter_parts
 from graphweft_workers.reports.judging import Judgement, judge
 from graphweft_workers.reports.report import Part
-from graphweft_workers.reports.rule_dicts import missed_dict, mutation_dict, unmatched_dict
+from graphweft_workers.reports.rule_dicts import mutation_dict, unmatched_dict
 from graphweft_workers.reports.rules_at import RulesAt, activation_at
 from graphweft_workers.reports.scan import Decoder
 from graphweft_workers.reports.short_texts import short
@@ -121,8 +121,8 @@ class Reasons:
             "rules": self.activation and activation_dict(self.activation) | {"ahead": self.ahead},
             "batch": _batch(self.fate.effect),
             "mutations": [mutation_dict(bound) | {"outcome": outcome} for bound, outcome in self.outcomes],
-            "skipped": [missed_dict(each) for each in self.judged.skipped],
-            "failed": [missed_dict(each) for each in self.judged.failed],
+            "skipped": [asdict(each) for each in self.judged.skipped],
+            "failed": [asdict(each) for each in self.judged.failed],
             "unmatched": [unmatched_dict(each) for each in self.judged.unmatched],
             "reason": self.fate.seen.fault or self.judged.reason,
             "set_aside": self.letters.set_aside is not None,

@@ -6,7 +6,6 @@ from typing import Any
 
 from graphweft_rules import BoundMutation
 from graphweft_rules.matching.explain import UnmatchedRule
-from graphweft_workers.reports.judging import MissedMutation
 
 
 def mutation_dict(bound: BoundMutation) -> dict[str, Any]:
@@ -19,11 +18,6 @@ def mutation_dict(bound: BoundMutation) -> dict[str, Any]:
         "statement": mutation.cypher.statement,
         "params": bound.params,
     }
-
-
-def missed_dict(missed: MissedMutation) -> dict[str, str]:
-    """Return a mutation that does not run although its rule matches, with the reason, for JSON."""
-    return {"rule": missed.rule, "mutation": missed.mutation, "place": missed.place, "reason": missed.reason}
 
 
 def unmatched_dict(rule: UnmatchedRule) -> dict[str, Any]:

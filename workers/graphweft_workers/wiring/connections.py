@@ -185,21 +185,6 @@ async def responders(settings: Settings) -> list[str]:
     return await bus_driver(settings.bus).responders(settings.bus)
 
 
-async def bus_memory_ratio(settings: Settings) -> float | None:
-    """Return which share of its memory limit the server of the bus uses; see ``BusDriver.memory_ratio``."""
-    return await bus_driver(settings.bus).memory_ratio(settings.bus)
-
-
-async def bus_write_fault(settings: Settings) -> str:
-    """Return why the bus refuses writes; see ``BusDriver.write_fault``."""
-    return await bus_driver(settings.bus).write_fault(settings.bus)
-
-
-async def graph_write_fault(settings: Settings) -> str:
-    """Return why the graph server refuses writes; see ``GraphDriver.write_fault``."""
-    return await graph_driver(settings.graph).write_fault(settings.graph)
-
-
 async def request_fault(settings: Settings) -> str:
     """Return why the bus takes no context requests; see ``BusDriver.request_fault``."""
     return await bus_driver(settings.bus).request_fault(settings.bus)

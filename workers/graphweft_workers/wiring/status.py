@@ -9,6 +9,7 @@ from typing import Any, Final
 from graphweft_contracts import GraphUnavailable
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, newest, own_rules
+from graphweft_workers.drivers import bus_driver, graph_driver
 from graphweft_workers.engine.failures.dead_letter_counts import DeadLetterCause, count_causes
 from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
@@ -19,7 +20,7 @@ from graphweft_workers.rule_sets.lost_rule_sets import how_to_restore, lost_rule
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.app_uses import AppUses, app_uses
 from graphweft_workers.wiring.archive_state import ArchiveState, archive_state
-from graphweft_workers.wiring.connections import bus_write_fault, graph_write_fault, request_fault
+from graphweft_workers.wiring.connections import request_fault
 from graphweft_workers.wiring.default_rules import has_default_rules
 from graphweft_workers.wiring.job_states import JobState, job_states
 from graphweft_workers.wiring.policies import file_faults
@@ -150,10 +151,10 @@ async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None 
 
 async def _server_faults(settings: Settings) -> dict[str, str]:
     try:
-        graph = await graph_write_fault(settings)
+        graph = await graph_driver(settings.graph).write_fault(settings.graph)
     except GraphUnavailable as error:
         graph = " ".join(str(error).split())
-    found = {"bus": await bus_write_fault(settings), "graph": graph}
+    found = {"bus": await bus_driver(settings.bus).write_fault(settings.bus), "graph": graph}
     return {name: fault for name, fault in found.items() if fault}
 
 

@@ -562,7 +562,6 @@ def test_the_quick_look_at_a_text_changes_no_result(monkeypatch: pytest.MonkeyPa
         def __contains__(self, sign: str) -> bool:
             return True
 
-    monkeypatch.setattr(redaction, "holds_none", lambda text: False)
     monkeypatch.setattr(redaction, "signs_of", lambda text: Everything())
     monkeypatch.setattr(redaction, "may_name_a_secret", lambda text, signs: True)
     monkeypatch.setattr(redaction, "may_break", lambda text: True)

@@ -14,7 +14,7 @@ from typing import Final
 from graphweft_rules.output.look_alikes import plain
 from graphweft_workers.text.secret_keys import key_pattern
 from graphweft_workers.text.secret_shapes import LOGINS, NAMED, SHAPES, SecretShape
-from graphweft_workers.text.secret_signs import LONG, holds_none, may_break, may_name_a_secret, signs_of
+from graphweft_workers.text.secret_signs import LONG, may_break, may_name_a_secret, signs_of
 from graphweft_workers.text.secret_structures import structures
 from graphweft_workers.text.secret_words import (
     CREDENTIAL,
@@ -150,8 +150,6 @@ def _secrets_behind(label: str, text: str) -> list[tuple[int, int]]:
 
 def _secrets(text: str) -> list[tuple[int, int]]:
     """Return where secrets stand in a text, also behind look-alike letters and across line breaks."""
-    if holds_none(text):
-        return []
     places: Sequence[int] = range(len(text))
     seen = text
     if not (text.isascii() and text.isprintable()):

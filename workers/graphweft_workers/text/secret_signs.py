@@ -44,21 +44,11 @@ _SPACED_OUT: Final = re.compile("[s$5][ ._-]?w[ ._-]?[o0]")
 _BREAKS: Final = ("\n", "\r", "\\")
 
 
-def holds_none(text: str) -> bool:
-    """Tell, of some texts, that they hold no secret; False for a text that must be read."""
-    if not (text.isascii() and text.isprintable()):
-        return False
-    signs = signs_of(text)
-    return (
-        len(signs) == len(text)
-        and not any(map(signs.__contains__, _SHAPES))
-        and not may_name_a_secret(text, signs)
-        and not may_break(text)
-    )
-
-
 def hold_none_together(texts: Sequence[str]) -> bool:
-    """Tell, of some texts, that none holds a secret, also if ``other: `` stands in front of it; False as above."""
+    """Tell, of some texts, that none holds a secret, also if ``other: `` stands in front of it.
+
+    False for texts that must be read.
+    """
     text = "".join([f": {each}" for each in texts])
     if not (text.isascii() and text.isprintable()):
         return False

@@ -33,7 +33,8 @@ def test_events_without_a_gap_take_no_more_room_than_few(head: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [('{"format": 3}', "another version"), ("no JSON", "overwritten")], ids=["newer", "overwritten"],
+    [('{"format": 3}', "another version"), ("no JSON", "overwritten")],
+    ids=["newer", "overwritten"],
 )
 def test_a_note_that_is_not_known_is_not_guessed_at(text: str, said: str) -> None:
     with pytest.raises(GraphUnavailable, match=said):

@@ -11,6 +11,8 @@ READY := $(VENV)/.ready
 COMMAND := $(VENV)/.command
 # What the documentation site needs, on top of READY.
 DOCS := $(VENV)/.docs
+# Touched when the modules of tests were compiled: later, each process does so for the few that have changed.
+COLLECTED := $(VENV)/.collected
 INSTALL := $(BIN)/python tools/installer.py
 # Processes that share the tests. They wait for servers more than half of the time, so they are more than the cores.
 # Each starts the servers that its tests ask for: together up to 8 GB. 0: pytest itself runs them.
@@ -25,10 +27,9 @@ demo: $(COMMAND) ## see it work: a local server, events, the graph, and context 
 
 # Without bytecode each of the hundreds of processes that tests start would compile all modules, and each that shares the
 # tests all of those, with their assertions rewritten: 11 s of CPU. So it is written, whatever the environment says.
-test soak: export PYTHONDONTWRITEBYTECODE :=
-test: check ## all checks, then all tests (they start their servers); TEST=--second-run tries a failed one again, as CI does
-	$(BIN)/python -m compileall -q contracts rules client runtimes workers
-	$(BIN)/python -m tests.services.prepare
+test soak prepared: export PYTHONDONTWRITEBYTECODE :=
+test: $(READY) ## all checks, then all tests (they start their servers); TEST=--second-run tries a failed one again, as CI does
+	@$(MAKE) --no-print-directory --jobs=3 check-pyright check-others prepared
 	$(BIN)/python -m pytest $(SHARED) $(TEST)
 	@last=$$(sed -n 's/^| \(20[0-9-]*\) .*/\1/p' docs/soak.md | tail -n 1); \
 	  echo "==> make soak runs what this leaves out; its last run: $${last:-never recorded}"
@@ -74,7 +75,7 @@ check: $(READY) ## linter, formatter, both type checkers, arrows between package
 	@# The type checkers take nearly all of the time, each on one core.
 	@$(MAKE) --no-print-directory --jobs=2 check-pyright check-others
 
-.PHONY: check-others check-pyright
+.PHONY: check-others check-pyright prepared
 check-others: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -88,6 +89,13 @@ check-others: $(READY)
 
 check-pyright: $(READY)
 	$(BIN)/basedpyright
+
+# What the processes that share the tests would all make at once: bytecode, servers' archives, and modules of tests with their
+# assertions rewritten, which a new environment has from one collection. What that cannot read, the tests report.
+prepared: $(READY)
+	$(BIN)/python -m compileall -q contracts rules client runtimes workers
+	$(BIN)/python -m tests.services.prepare
+	@test -e $(COLLECTED) || { $(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null; touch $(COLLECTED); }
 
 docs: $(DOCS) ## build the documentation site in build/site; a link or an anchor that leads nowhere is an error
 	$(BIN)/python -m website

@@ -142,7 +142,7 @@ SCOPES = {
     "thread_id": ["t1", "t2"],
 }
 OF_EPISODES: tuple[Searched, ...] = ("facts", "entities", "episodes")
-ASKED = (("user_id",), ("thread_id",), ("user_id", "thread_id"))
+ASKED = (("thread_id",), ("user_id", "thread_id"))
 
 
 async def test_both_servers_give_the_same_order(falkordb: Place, on_neo4j: Place) -> None:

@@ -641,7 +641,9 @@ def random_tenants(rnd: random.Random) -> Graph:
     return Graph(nodes=nodes, edges=edges)
 
 
-async def ask_as_tenants(place: Place, rnd: random.Random, *, graphs: int, questions: int) -> int:
+async def ask_as_tenants(
+    place: Place, rnd: random.Random, *, graphs: int, questions: int, scopes: Sequence[Sequence[str]] = ()
+) -> int:
     shown = 0
     for _ in range(graphs):
         graph = random_tenants(rnd)
@@ -663,7 +665,7 @@ async def ask_as_tenants(place: Place, rnd: random.Random, *, graphs: int, quest
         for _ in range(questions):
             names = rnd.sample(["Ann", "Bob", "Eve", "Ida"], k=rnd.randint(0, 2))
             ids = [f"n{rnd.randrange(25):02}" for _ in range(rnd.randint(0, 2))]
-            given = rnd.sample(SCOPES, k=rnd.randint(0, 3))
+            given = rnd.choice(scopes) if scopes else rnd.sample(SCOPES, k=rnd.randint(0, 3))
             scope = {name: rnd.choice(OWNERS[name][: rnd.choice([1, 2])]) for name in given}
             asked.append((names, ids, scope))
         for at in range(0, len(asked), 10):
@@ -672,13 +674,21 @@ async def ask_as_tenants(place: Place, rnd: random.Random, *, graphs: int, quest
     return shown
 
 
-@pytest.mark.long
-async def test_nobody_sees_what_belongs_to_others_and_everybody_all_of_their_own(falkordb: Place) -> None:
-    assert await ask_as_tenants(falkordb, random.Random(21), graphs=40, questions=50) > 2_000
+@pytest.mark.long("40")
+@pytest.mark.parametrize("graphs", [4, 40])
+async def test_nobody_sees_what_belongs_to_others_and_everybody_all_of_their_own(falkordb: Place, graphs: int) -> None:
+    assert await ask_as_tenants(falkordb, random.Random(21), graphs=graphs, questions=50) > 50 * graphs
 
 
-async def test_on_neo4j_they_see_the_same(on_neo4j: Place) -> None:
-    assert await ask_as_tenants(on_neo4j, random.Random(22), graphs=4, questions=40) > 200
+@pytest.mark.long("all")
+@pytest.mark.parametrize(
+    "scopes", [(), ((), ("user_id",), ("agent_id", "thread_id"))], ids=["all scopes", "some scopes"]
+)
+async def test_on_neo4j_they_see_the_same(on_neo4j: Place, scopes: Sequence[Sequence[str]]) -> None:
+    """The server compiles a set of queries for each set of scopes."""
+    assert await ask_as_tenants(on_neo4j, random.Random(22), graphs=4, questions=40, scopes=scopes) > (
+        90 if scopes else 200
+    )
 
 
 async def test_what_belongs_to_others_takes_no_place(place: Place) -> None:

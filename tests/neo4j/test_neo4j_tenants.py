@@ -53,8 +53,8 @@ async def test_a_refused_app_learns_the_name_of_no_other_app(
         await running
         every = await bus.dead_letters.read(limit=10)
         letters = {app: [letter for letter in every if letter.app_id == app] for app in ("other", "third")}
-        pipeline = ContextPipeline(rules, graph)
-        deadline_ms = int((time.time() + 10) * 1000)
+        pipeline = ContextPipeline(rules, graph, query_timeout_s=120)
+        deadline_ms = int((time.time() + 120) * 1000)
         asked = {"id": "r", "workflow": "Support", "agent": "A", "chat_id": "c", "deadline_ms": deadline_ms}
         replies = [
             await pipeline.answer(ContextRequest.model_validate({**asked, "app_id": app, **more}))

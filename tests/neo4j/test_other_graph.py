@@ -128,9 +128,9 @@ async def test_an_app_waits_while_its_database_is_not_its_own(
             await until(why, lambda found: found == {"other_graph"}, why="the app waits")
             assert await orders() == [["o1"]]
             assert await bus.dead_letters.read(limit=10) == []
-            pipeline = ContextPipeline(rules, graph)
+            pipeline = ContextPipeline(rules, graph, query_timeout_s=120)
             asked = {"id": "r", "app_id": APP, "workflow": "Support", "agent": "A", "chat_id": "c"}
-            deadline_ms = int((time.time() + 20) * 1000)
+            deadline_ms = int((time.time() + 120) * 1000)
             reply = await pipeline.answer(ContextRequest.model_validate({**asked, "deadline_ms": deadline_ms}))
             await pipeline.aclose()
             assert (reply.blocks, [each.reason for each in reply.missing]) == ((), ["query_error"])

@@ -93,7 +93,9 @@ async def store(request: pytest.FixtureRequest, url: str) -> AsyncIterator[Graph
 @asynccontextmanager
 async def responding(url: str, store: GraphStore, embedder: Embedder | None = None) -> AsyncIterator[None]:
     async with (
-        contextlib.aclosing(ContextPipeline(rule_set(), store, embedder=embedder)) as pipeline,
+        contextlib.aclosing(
+            ContextPipeline(rule_set(), store, embedder=embedder, query_timeout_s=BUDGET_MS / 1000)
+        ) as pipeline,
         contextlib.aclosing(RedisRequestQueue(url, consumer="r")) as queue,
     ):
         responder = InjectionResponder(queue, pipeline.answer)

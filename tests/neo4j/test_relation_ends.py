@@ -109,6 +109,7 @@ FIRED = [
 ]
 
 
+@pytest.mark.long("neo4j")
 async def test_an_erasure_brings_back_what_an_erased_episode_ended(url: str, store: GraphStore) -> None:
     told = [episode(number, text, at) for number, (at, text) in enumerate(FIRED, 1)]
     await logged(url, store, told, clock=None, rules=RULES)

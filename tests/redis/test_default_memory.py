@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import time
@@ -126,25 +127,20 @@ async def test_equal_texts_are_shown_once_and_the_newest_of_equals_is_first(url:
 KNOWN: Final = ("My cat is called Tom.", "I drink green tea.", "I live in Oslo.")
 
 
-@pytest.mark.parametrize(
-    ("question", "fits"),
-    [
-        ("What do you know about me?", True), ("Do you remember me?", True), ("What do I like to drink?", True),
-        ("Tell me everything.", True), ("Who is the king of Norway?", False),
-    ],
-)  # fmt: skip
+FITS: Final = {
+    "What do you know about me?": True, "Do you remember me?": True, "What do I like to drink?": True,
+    "Tell me everything.": True, "Who is the king of Norway?": False,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("embedder", [None, HashingEmbedder(256)], ids=["words", "vectors"])
-async def test_a_small_scope_is_shown_whole(
-    url: str, graph: FalkorDBStore, question: str, fits: bool, embedder: Embedder | None
-) -> None:
+async def test_a_small_scope_is_shown_whole(url: str, graph: FalkorDBStore, embedder: Embedder | None) -> None:
     await write(url, graph, [said(number, ("user", text)) for number, text in enumerate(KNOWN, 1)])
-    pipeline = pipeline_of(graph, embedder)
-    try:
-        shown = value(await ask(pipeline, question))
-    finally:
-        await pipeline.aclose()
-    assert [shown.count(f"- user: {text}") for text in KNOWN] == [1, 1, 1]
-    assert (NOTHING_CLOSE not in shown) is fits
+    async with contextlib.aclosing(pipeline_of(graph, embedder)) as pipeline:
+        shown = {question: value(await ask(pipeline, question)) for question in FITS}
+    for question, block in shown.items():
+        assert [block.count(f"- user: {text}") for text in KNOWN] == [1, 1, 1], question
+    assert {question: NOTHING_CLOSE not in block for question, block in shown.items()} == FITS
 
 
 async def test_facts_and_then_the_latest_follow_the_hits(url: str, graph: FalkorDBStore) -> None:
@@ -175,27 +171,21 @@ LONG: Final = (
 )
 
 
-@pytest.mark.long("6-600", "6-None", "1-2000", "1-150")
-@pytest.mark.parametrize("max_tokens", [None, 2_000, 600, 300, 150])
 @pytest.mark.parametrize("longs", [1, 6])
-async def test_long_answers_do_not_empty_the_block(
-    url: str, graph: FalkorDBStore, max_tokens: int | None, longs: int
-) -> None:
+async def test_long_answers_do_not_empty_the_block(url: str, graph: FalkorDBStore, longs: int) -> None:
     answers = [said(number, ("assistant", f"Plan {number}. {LONG}")) for number in range(2, 2 + longs)]
     await write(url, graph, [said(1, ("user", CAT)), *answers])
-    pipeline = pipeline_of(graph)
-    try:
-        reply = await ask(pipeline, "What is my cat called, Tom?", max_tokens=max_tokens)
-        assert reply.missing == ()
-        assert "called Tom" in value(reply)
-        assert CAT in value(reply) or max_tokens == 150
-        block = next(each for each in reply.blocks if each.rows)
-        assert block.tokens <= min(max_tokens or 600, 600)
-        if max_tokens != 150:
-            assert "Your cat is called Tom." in value(reply)  # the passage of the long answer that matched
-            assert "…" in value(reply)
-    finally:
-        await pipeline.aclose()
+    async with contextlib.aclosing(pipeline_of(graph)) as pipeline:
+        for max_tokens in (None, 2_000, 600, 300, 150):
+            reply = await ask(pipeline, "What is my cat called, Tom?", max_tokens=max_tokens)
+            assert reply.missing == (), max_tokens
+            assert "called Tom" in value(reply), max_tokens
+            assert CAT in value(reply) or max_tokens == 150, max_tokens
+            block = next(each for each in reply.blocks if each.rows)
+            assert block.tokens <= min(max_tokens or 600, 600)
+            if max_tokens != 150:
+                assert "Your cat is called Tom." in value(reply)  # the passage of the long answer that matched
+                assert "…" in value(reply), max_tokens
 
 
 async def test_a_search_with_a_budget_returns_passages_of_long_texts(url: str, graph: FalkorDBStore) -> None:

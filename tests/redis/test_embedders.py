@@ -526,10 +526,12 @@ async def embedded(name, texts):
 
 async def main():
     texts = json.load(sys.stdin)
-    folder = f"sentence-transformers:{package.get_model_path()}"
-    nowhere = "sentence-transformers:nobody/no-such-model"
-    found = {"minilm": await embedded("minilm", texts), "folder": await embedded(folder, texts[:2])}
-    print(json.dumps({**found, "nowhere": await embedded(nowhere, ["a"])}))
+    found = {"minilm": await embedded("minilm", texts)}
+    if sys.argv[1:]:  # torch takes seconds to import
+        folder = f"sentence-transformers:{package.get_model_path()}"
+        nowhere = "sentence-transformers:nobody/no-such-model"
+        found |= {"folder": await embedded(folder, texts[:2]), "nowhere": await embedded(nowhere, ["a"])}
+    print(json.dumps(found))
 
 asyncio.run(main())
 """
@@ -546,13 +548,14 @@ _OURS = {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("contra
 
 
 @pytest.fixture(scope="module")
-def real(model_python: Path) -> dict[str, dict[str, Any]]:
+def real(model_python: Path, request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
     """What a model of a package, the same model in a folder, and one that is nowhere give, all from one process."""
+    torch = ["torch"] if request.config.getoption("--soak") or request.config.getoption("--long") else []
     environment = {
         name: value for name, value in os.environ.items() if not name.upper().startswith(("GRAPHWEFT_", "PYTHON"))
     }
     done = subprocess.run(
-        [str(model_python), "-c", REAL],
+        [str(model_python), "-c", REAL, *torch],
         input=json.dumps(_TEXTS), capture_output=True, text=True, timeout=300, check=False,
         env=environment | _OURS | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
     )  # fmt: skip
@@ -588,6 +591,7 @@ def test_a_folder_with_the_model_gives_almost_the_same_vectors(real: dict[str, d
         assert math.sumprod(one, other) > 0.95  # of whole numbers, in place of 32-bit floats
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(MODEL_ENVIRONMENT_S)
 def test_a_model_that_is_nowhere_is_told(real: dict[str, dict[str, Any]]) -> None:

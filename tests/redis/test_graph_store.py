@@ -188,7 +188,7 @@ async def test_partitions_have_marks_of_their_own(graph: FalkorDBStore) -> None:
 
 
 async def test_a_write_that_is_cancelled_while_it_waits_for_another_is_not_sent(url: str) -> None:
-    async with contextlib.aclosing(FalkorDBStore(url)) as store:
+    async with contextlib.aclosing(FalkorDBStore(url, write_timeout_ms=120_000)) as store:
         for partition in range(3):
             await store.progress(APP, partition)
         await store.apply(APP, 2, chain(COUNT))

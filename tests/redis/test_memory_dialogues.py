@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -69,36 +71,39 @@ class Told:
         query = SearchQuery(text=question, memory=MemoryScope(user_id="u1"), top_k=top_k, fill="latest", **more)
         return [row[0] for row in (await self._searcher.search(APP, query, timeout_s=60)).table.rows]
 
+    async def first(self, questions: Iterable[str]) -> dict[str, str]:
+        """Return what is found first for each question."""
+        return {question: (await self.ask(question))[0] for question in questions}
+
 
 _MINILM: Final = pytest.param("minilm", marks=[pytest.mark.slow, pytest.mark.timeout(MODEL_ENVIRONMENT_S)])
 
 
+@pytest.fixture(scope="module")
+def minilm(model_python: Path) -> Iterator[Embedder]:
+    with contextlib.closing(ModelProcess(model_python)) as process:
+        yield process
+
+
 @pytest.fixture(params=["words", _MINILM])
-async def told(request: pytest.FixtureRequest, url: str, graph: FalkorDBStore) -> AsyncIterator[Told]:
-    embedder: Embedder | None = None
-    if request.param == "minilm":
-        embedder = ModelProcess(request.getfixturevalue("model_python"))
-    yield Told(url, graph, embedder)
-    if embedder is not None:
-        await embedder.aclose()
+def told(request: pytest.FixtureRequest, url: str, graph: FalkorDBStore) -> Told:
+    return Told(url, graph, request.getfixturevalue("minilm") if request.param == "minilm" else None)
+
+
+ANSWERS: Final = {
+    "Where do I live?": MOVES[2][1], "Where am I living now?": MOVES[2][1], "What is my address?": MOVES[2][1],
+    "In which city is my home?": MOVES[2][1], "Where did I live in February?": MOVES[0][1],
+    "Where did I live in April?": MOVES[1][1], "Which seat do I prefer?": SEATS[1][1],
+    "What did I buy in February?": OTHERS[0][1], "What am I allergic to?": OTHERS[1][1],
+    "What did I say last week?": MOVES[2][1],
+}  # fmt: skip
 
 
 @pytest.mark.long("minilm")
-@pytest.mark.parametrize(
-    ("question", "answer"),
-    [
-        ("Where do I live?", MOVES[2][1]), ("Where am I living now?", MOVES[2][1]),
-        ("What is my address?", MOVES[2][1]), ("In which city is my home?", MOVES[2][1]),
-        ("Where did I live in February?", MOVES[0][1]),
-        ("Where did I live in April?", MOVES[1][1]), ("Which seat do I prefer?", SEATS[1][1]),
-        ("What did I buy in February?", OTHERS[0][1]), ("What am I allergic to?", OTHERS[1][1]),
-        ("What did I say last week?", MOVES[2][1]),
-    ],
-)  # fmt: skip
-async def test_what_was_told_last_is_first(told: Told, question: str, answer: str) -> None:
+async def test_what_was_told_last_is_first(told: Told) -> None:
     events = [said(number, text, at) for number, (at, text) in enumerate((*MOVES, *OTHERS, *SEATS), 1)]
     await told.write(events)
-    assert (await told.ask(question))[0] == answer
+    assert await told.first(ANSWERS) == ANSWERS
 
 
 SUPPORT: Final = (
@@ -113,21 +118,19 @@ SUPPORT: Final = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("question", "answer"),
-    [
-        ("Where do I live?", 5), ("What is my address?", 5), ("What's my e-mail address?", 11),
-        ("What is my email?", 11), ("What is my job?", 9), ("What do I do for work?", 9), ("What is my name?", 0),
-        ("Which problem do I have with my router?", 0),
-    ],
-)  # fmt: skip
-async def test_what_a_user_claims_answers_a_question_that_shares_no_word(
-    told: Told, question: str, answer: int
-) -> None:
+CLAIMED: Final = {
+    "Where do I live?": SUPPORT[5][1], "What is my address?": SUPPORT[5][1],
+    "What's my e-mail address?": SUPPORT[11][1], "What is my email?": SUPPORT[11][1],
+    "What is my job?": SUPPORT[9][1], "What do I do for work?": SUPPORT[9][1], "What is my name?": SUPPORT[0][1],
+    "Which problem do I have with my router?": SUPPORT[0][1],
+}  # fmt: skip
+
+
+async def test_what_a_user_claims_answers_a_question_that_shares_no_word(told: Told) -> None:
     day = TODAY - timedelta(days=90)
     events = [said(number, text, day + timedelta(days=number), role) for number, (role, text) in enumerate(SUPPORT, 1)]
     await told.write(events)
-    assert (await told.ask(question))[0] == SUPPORT[answer][1]
+    assert await told.first(CLAIMED) == CLAIMED
     # What is in the profile is before what was said last.
     known = await told.ask("What do you know about me?", 4)
     assert known[:2] == [SUPPORT[0][1], SUPPORT[9][1]]

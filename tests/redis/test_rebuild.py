@@ -362,19 +362,16 @@ async def test_a_graph_of_the_app_or_of_another_one_is_never_the_new_one(app: Ap
     assert {name: await app.digest(name, "--json") for name in before} == before
 
 
-@pytest.mark.parametrize(
-    "options", [(), ("--verify",), ("--swap",), ("--verify", "--swap"), ("--rules",), ("--resume", "--swap")]
-)
-async def test_an_app_without_events_is_told_and_gets_no_graph(app: App, options: tuple[str, ...]) -> None:
+async def test_an_app_without_events_is_told_and_gets_no_graph(app: App) -> None:
     await app.live()
-    folder = [str(app.folder / "rules")] if "--rules" in options else []
-    done = await app.run("rebuild", "--app", "shp", *options, *folder)
-    assert "no event of the app 'shp' in the log matches a rule, and it has no graph: check its name" in done.err
-    assert (done.code, done.out) == (1, "")
-    async with contextlib.aclosing(FalkorDBStore(app.url)) as graph:
-        assert await graph.whole.graph_id("shp") == ""
-    async with contextlib.aclosing(FalkorDBStore(app.url, graph_template="mozaiks_{app_id}.rebuilt")) as graph:
-        assert await graph.whole.graph_id("shp") == ""
+    rules = ("--rules", str(app.folder / "rules"))
+    for options in ((), ("--verify",), ("--swap",), ("--verify", "--swap"), rules, ("--resume", "--swap")):
+        done = await app.run("rebuild", "--app", "shp", *options)
+        told = "no event of the app 'shp' in the log matches a rule, and it has no graph: check its name"
+        assert (told in done.err, done.code, done.out) == (True, 1, ""), (options, done)
+        for template in ("mozaiks_{app_id}", "mozaiks_{app_id}.rebuilt"):
+            async with contextlib.aclosing(FalkorDBStore(app.url, graph_template=template)) as graph:
+                assert await graph.whole.graph_id("shp") == "", (options, template)
 
 
 async def test_a_live_graph_that_is_written_to_is_compared_at_one_place(app: App) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, override
@@ -26,16 +27,18 @@ async def main():
 
 asyncio.run(main())
 """
-_LONGEST_LINE: Final = 64 * 1024**2
 
 
 class ModelProcess(Embedder):
-    """Asks the process, one call at a time."""
+    """Asks the process, one call at a time, from any event loop: tests share one, because it takes a second."""
 
     def __init__(self, python: Path) -> None:
-        self._python = python
-        self._process: asyncio.subprocess.Process | None = None
-        self._turn = asyncio.Lock()
+        ours = os.pathsep.join(str(ROOT / folder) for folder in ("contracts", "rules", "client", "workers"))
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("GRAPHWEFT_")}
+        self._process = subprocess.Popen(
+            [str(python), "-c", _CODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=environment | {"PYTHONPATH": ours, "TOKENIZERS_PARALLELISM": "false"},
+        )  # fmt: skip
 
     @property
     @override
@@ -44,24 +47,15 @@ class ModelProcess(Embedder):
 
     @override
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        async with self._turn:
-            if self._process is None:
-                ours = os.pathsep.join(str(ROOT / folder) for folder in ("contracts", "rules", "client", "workers"))
-                environment = {name: value for name, value in os.environ.items() if not name.startswith("GRAPHWEFT_")}
-                self._process = await asyncio.create_subprocess_exec(
-                    str(self._python), "-c", _CODE, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                    limit=_LONGEST_LINE, env=environment | {"PYTHONPATH": ours, "TOKENIZERS_PARALLELISM": "false"},
-                )  # fmt: skip
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            self._process.stdin.write(json.dumps(list(texts)).encode() + b"\n")
-            await self._process.stdin.drain()
-            vectors: list[list[float]] = json.loads(await self._process.stdout.readline())
-            return vectors
+        return await asyncio.to_thread(self._embed, texts)
 
-    @override
-    async def aclose(self) -> None:
-        if self._process is not None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            await self._process.wait()
+    def _embed(self, texts: Sequence[str]) -> list[list[float]]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(list(texts)), file=self._process.stdin, flush=True)
+        vectors: list[list[float]] = json.loads(self._process.stdout.readline())
+        return vectors
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()

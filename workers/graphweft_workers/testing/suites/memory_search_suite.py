@@ -325,25 +325,20 @@ class MemorySearchSuite(SearchFixtures):
         found = await search(kit.searcher(), query("tea", "fulltext", retrieval_query=retrieval))
         assert texts(found) == ["tea c", "tea b", "tea a a a"]
 
-    @pytest.mark.parametrize(
-        ("retrieval_query", "message"),
-        [
+    async def test_a_retrieval_query_that_cannot_work_is_refused(self, kit: SearchKit) -> None:
+        await kit.fill(await batches([({"user_id": "u1"}, ["tea"])]))
+        for retrieval_query, message in (
             ("RETURN node.text AS content, score", "returns content, score but not text"),
             ("RETURN node.id AS id", "returns id but not text and score"),
             ("MATCH (node RETURN node", "."),
             ("CREATE (:X) RETURN node.text AS text, score", "."),
             ("SET node.text = 'x' RETURN node.text AS text, score", "."),
             ("RETURN node.text AS text, score, $nothing AS x", "."),
-        ],
-    )
-    async def test_a_retrieval_query_that_cannot_work_is_refused(
-        self, kit: SearchKit, retrieval_query: str, message: str
-    ) -> None:
-        await kit.fill(await batches([({"user_id": "u1"}, ["tea"])]))
-        with pytest.raises(QueryFailed, match=message) as failed:
-            await search(kit.searcher(), query("tea", "fulltext", retrieval_query=retrieval_query))
-        assert failed.value.code == "query_error"
-        assert texts(await search(kit.searcher(), query("tea", "fulltext"))) == ["tea"]
+        ):
+            with pytest.raises(QueryFailed, match=message) as failed:
+                await search(kit.searcher(), query("tea", "fulltext", retrieval_query=retrieval_query))
+            assert failed.value.code == "query_error", retrieval_query
+            assert texts(await search(kit.searcher(), query("tea", "fulltext"))) == ["tea"], retrieval_query
 
     @pytest.mark.parametrize(("error", "reason"), FAILURES)
     @pytest.mark.parametrize("kind", ["vector", "hybrid", None])

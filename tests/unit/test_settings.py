@@ -514,6 +514,7 @@ def test_a_driver_that_is_not_installed_names_its_extra(
         (b"partitions: 1\npartitions: 2\n", "repeated setting 'partitions'"),
         (b"\xff\xfe\xff", "invalid YAML"),
         (b"worker_name: \x07\n", "invalid YAML"),
+        (b"\tworker_name: a\n", ":1:1: invalid YAML: found a tab: indent with spaces"),
         (b"? [a]\n: 1\n", "invalid YAML"),
         (b"bus_url: *secret\n", "graphweft.yaml:1:10: invalid YAML: found undefined alias a value"),
         (b"bus_url: !secret\n", "graphweft.yaml:1:10: invalid YAML: could not determine a constructor"),

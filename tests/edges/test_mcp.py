@@ -983,10 +983,20 @@ def test_what_cannot_work_is_refused(given: dict[str, Any], said: str) -> None:
         options.access()
 
 
+def test_the_scope_of_run_mcp_is_misplaced_elsewhere_unless_the_environment_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GRAPHWEFT_MCP_APP", "acme")
+    assert not McpOptions(app="acme").misplaced
+    assert McpOptions(app="other").misplaced
+    assert McpOptions(agent_id="cook").misplaced
+
+
 def test_a_refusal_goes_to_standard_error(stack: Stack) -> None:
     for arguments, said in (
         (("mcp", "--app", "acme"), "`run mcp` needs a scope"),
         (("mutation", "--workflow", "Kitchen"), "work with `run mcp` only"),
+        (("mutation", "--app", "acme"), "work with `run mcp` only"),
     ):
         done = inside(("run", *arguments), stack.environment)
         assert (done.code, done.out) == (2, "")

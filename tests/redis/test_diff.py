@@ -164,6 +164,8 @@ async def test_hostile_values_are_text_in_the_page_and_on_the_terminal(app: App)
     async with app.worker():
         await app.applied()
     page = app.folder / "diff.html"
+    done = await app.run("diff", "--app", "shop", "--rules", new_rules(app, LAST), "--html", str(app.folder))
+    assert (done.code, "it is a folder" in done.err) == (2, True), done.err
     text = LAST.replace("o.by = 'second'", "o.who = $id, o:Vip")
     done = await app.run("diff", "--app", "shop", "--rules", new_rules(app, text), "--html", str(page))
     assert done.code == 0, done.err

@@ -16,6 +16,8 @@ from graphweft_workers.drivers.exposure import exposure
         ("redis://localhost", []),
         ("redis://[::1]:6379", []),
         ("kafka://127.0.0.1:1,127.0.0.2:2", []),
+        ("kafka://[::1]:9092", []),
+        ("kafka://[::1]:1,[2001:db8::1]:2", ["bus encryption:warn", "bus login:warn"]),
         ("redis://bus.example", ["bus encryption:warn", "bus login:warn"]),
         ("rediss://bus.example", ["bus login:warn"]),
         ("rediss://me:a-good-one@bus.example", []),

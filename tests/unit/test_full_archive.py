@@ -15,7 +15,7 @@ from tests.services.virtual_time import VIRTUAL
 
 from graphweft_contracts import channels
 from graphweft_workers.archive.archiver import Archiver
-from graphweft_workers.archive.blobs import ArchiveUnavailable, FileSystemBlobs
+from graphweft_workers.archive.blobs import ArchiveUnavailable, FileSystemBlobs, open_blobs
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.job_states import waits_of
@@ -73,3 +73,8 @@ async def test_an_archive_that_does_not_work_says_what_to_do(tmp_path: Path, fau
     disk.fault = fault
     with pytest.raises(ArchiveUnavailable, match=next):
         await disk.put("segments/x", b"x")
+
+
+def test_a_store_that_connects_at_once_and_does_not_answer_is_unavailable() -> None:
+    with pytest.raises(ArchiveUnavailable, match=r"the ftp archive does not work: .* Check GRAPHWEFT_ARCHIVE_URL"):
+        open_blobs("ftp://127.0.0.1:1/archive")

@@ -301,7 +301,8 @@ def test_infinity_in_a_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         ("bus_url", "redis://:secret/x@host"), ("bus_url", "redis://host:secret"), ("bus_url", "redis://host?secret=1"),
         ("bus_url", "redis://host?db=secret"), ("graph_url", "redis://host?protocol=9"),
         ("bus_url", "kafka://"), ("bus_url", "kafka://user:secret@host:1?x=1"), ("bus_url", "kafka://a:1,,b:2"),
-        ("bus_url", "kafka://host:9092/topic"), ("bus_url", "kafka://host:secret"), ("bus_url", "bolt://host"),
+        ("bus_url", "kafka://host:9092/topic"), ("bus_url", "kafka://host:secret"),
+        ("bus_url", "kafka://::1:9092"), ("bus_url", "kafka://[secret]:9092"), ("bus_url", "bolt://host"),
         ("graph_url", "kafka://host:9092"), ("graph_url", "neo4j://"), ("graph_url", "neo4j://u:se/cret@host"),
         ("graph_url", "bolt://host:secret"), ("graph_url", "neo4j+x://host"), ("graph_url", "bolt://host:70000"),
         ("embedder_timeout_ms", 0), ("embedder", 3), ("embedder_url", ["secret"]), ("embedder_api_key", ["secret"]),
@@ -346,7 +347,10 @@ def test_redis_urls_of_all_kinds_are_taken(url: str) -> None:
     assert not settings.embedded
 
 
-@pytest.mark.parametrize("url", ["kafka://h", "kafka://h:9092", "kafka://a.b:1,c-d:2", "kafka://h:9092/"])
+@pytest.mark.parametrize(
+    "url",
+    ["kafka://h", "kafka://h:9092", "kafka://a.b:1,c-d:2", "kafka://h:9092/", "kafka+ssl://u:p@[::1]:9092,[fd00::2]"],
+)
 def test_kafka_urls_are_taken_for_the_bus(url: str) -> None:
     assert Settings.load(bus_url=url).bus == url
 
@@ -510,6 +514,7 @@ def test_a_driver_that_is_not_installed_names_its_extra(
         (b"partitions: 1\npartitions: 2\n", "repeated setting 'partitions'"),
         (b"\xff\xfe\xff", "invalid YAML"),
         (b"worker_name: \x07\n", "invalid YAML"),
+        (b"\tworker_name: a\n", ":1:1: invalid YAML: found a tab: indent with spaces"),
         (b"? [a]\n: 1\n", "invalid YAML"),
         (b"bus_url: *secret\n", "graphweft.yaml:1:10: invalid YAML: found undefined alias a value"),
         (b"bus_url: !secret\n", "graphweft.yaml:1:10: invalid YAML: could not determine a constructor"),

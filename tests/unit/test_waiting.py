@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.ports import toy
+from tests.services.virtual_time import VIRTUAL
 
 from graphweft_contracts import BusUnavailable, Event
 from graphweft_contracts.layout import NEW_LAYOUT
@@ -63,6 +64,20 @@ async def test_waiting_gives_up_after_an_outage(tmp_path: Path) -> None:
             await outcome_of(bus, sent, give_up_s=0)
     finally:
         await bus.aclose()
+
+
+async def test_an_outage_while_waiting_is_named_once(tmp_path: Path) -> None:
+    bus = redis_bus(f"unix://{tmp_path}/nothing.sock", group="workers")
+    sent = SentEvents(events=1, last={0: "1-0"}, positions={"0:1-0"})
+    said: list[BusUnavailable] = []
+    try:
+        with pytest.raises(BusUnavailable):
+            await wait_until_applied(bus, sent.last, give_up_s=1, on_outage=said.append, clock=VIRTUAL)
+        with pytest.raises(BusUnavailable):
+            await outcome_of(bus, sent, give_up_s=1, on_outage=said.append, clock=VIRTUAL)
+    finally:
+        await bus.aclose()
+    assert ["nothing.sock" in str(error) for error in said] == [True, True]
 
 
 async def test_a_partition_that_no_worker_reads_is_named_once(sqlite_url: str) -> None:

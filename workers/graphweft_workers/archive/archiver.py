@@ -238,11 +238,15 @@ class PartitionCopy:
         return len(entries)
 
     async def _new_ones(self, entries: list[Entry]) -> list[Entry]:
-        """Return the pending entries that nobody else has archived meanwhile, and may have erased."""
+        """Return the pending entries that nobody else has archived meanwhile, and may have erased.
+
+        Raises ``ArchiveUnavailable`` if these are not the same entries.
+        """
         await self._reader.refresh(self.number)
         known = (await self._reader.end(self.number)).count - self._first + 1
         if known <= 0:
             return entries
+        await self._check_same_log()  # another log, such as a copy of this bus, may have written these numbers
         self._first += min(known, len(entries))
         self.pending = entries[known:]
         return self.pending

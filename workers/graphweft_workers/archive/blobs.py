@@ -128,7 +128,8 @@ class FileSystemBlobs:
 def open_blobs(url: str) -> BlobStore:
     """Return the store at a folder's path or a URL such as ``s3://bucket/prefix``. Nothing is read or written yet.
 
-    Raises ``InvalidSettings`` for a URL of an unknown kind, or without the package that it needs.
+    Raises ``InvalidSettings`` for a URL of an unknown kind, or without the package that it needs, and
+    ``ArchiveUnavailable`` for a kind that connects at once, such as ``ftp``, if its server does not answer.
     """
     from fsspec import core  # takes 0.1 s, and most commands need no archive
 
@@ -143,6 +144,10 @@ def open_blobs(url: str) -> BlobStore:
         raise InvalidSettings(
             f"GRAPHWEFT_ARCHIVE_URL: unknown kind of store {scheme!r}: expected a folder, or a URL such as "
             "s3://bucket/prefix"
+        ) from error
+    except Exception as error:  # each file system has errors of its own
+        raise ArchiveUnavailable(
+            f"the {scheme} archive does not work: {type(error).__name__}: {error}. {_next(error)}"
         ) from error
     return FileSystemBlobs(filesystem, root, local="file" in _protocols(filesystem))
 

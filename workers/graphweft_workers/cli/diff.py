@@ -14,7 +14,7 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import App, ArchiveOnly, Data, Json, command
-from graphweft_workers.cli.output import show, warn
+from graphweft_workers.cli.output import show, warn, write_page
 from graphweft_workers.cli.rebuild import check_to, read_to
 from graphweft_workers.cli.replay_progress import replay_progress
 from graphweft_workers.ports.graph_store import GraphStore
@@ -55,8 +55,9 @@ async def diff(
     """
     settings = Settings.load(data=data)
     place = read_to(to or [])
-    if html is not None and not html.parent.is_dir():
-        raise InvalidSettings(f"invalid --html {str(html)!r}: the folder {str(html.parent)!r} does not exist")
+    if html is not None and (html.is_dir() or not html.parent.is_dir()):
+        why = "it is a folder" if html.is_dir() else f"the folder {str(html.parent)!r} does not exist"
+        raise InvalidSettings(f"invalid --html {str(html)!r}: {why}")
     set_up_command_logs(settings)
     given = load_given_rules(settings, rules)
     started = SYSTEM_CLOCK.monotonic()
@@ -93,9 +94,9 @@ async def diff(
 
             found = await comparison.run(scratch, tell)
     report = DiffReport(app=app, rules=given.digest, seconds=round(SYSTEM_CLOCK.monotonic() - started, 3), found=found)
-    if html is not None:
-        html.write_text(page_of(report), encoding="utf-8")
     show(report, json=json)
+    if html is not None:
+        write_page(html, page_of(report))
     if not found.events:
         warn(f"no event of the app {app!r} in the log matches a rule")
     return 1 if exit_code and not report.same else None

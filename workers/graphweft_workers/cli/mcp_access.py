@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -81,10 +82,15 @@ class McpOptions:
     def misplaced(self) -> bool:
         """Whether an option is given that only ``run mcp`` takes.
 
-        Options that can come from the environment do not count: several roles may share an environment.
+        What the environment says does not count: several roles may share one.
         """
+        names = ("app", "user", "thread", "agent_id", "application")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
         only_mcp = (self.workflow, self.agents, self.chat, self.variables, self.index_type)
-        return any((*only_mcp, self.budget_ms, self.max_tokens))
+        return any((*only_mcp, self.budget_ms, self.max_tokens)) or any(
+            value != os.environ.get(f"GRAPHWEFT_MCP_{name.upper()}")  # noqa: TID251 - no setting is read here
+            for name, value in given.items()
+        )
 
     def access(self) -> McpScope:
         """Return the access that the options grant. Raises ``InvalidSettings`` without an app or a scope."""

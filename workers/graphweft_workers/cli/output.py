@@ -17,13 +17,15 @@ from datetime import date, time
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
-from graphweft_contracts import GraphweftError, Transient
+from graphweft_contracts import GraphweftError, InvalidSettings, Transient
 from graphweft_contracts.plurals import counted
 from graphweft_workers.reports.report import Notice, Report, TextTable
 from graphweft_workers.reports.short_texts import plain
 from graphweft_workers.support.printable import printable, printable_lines
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
 INVALID_LINES: Final = ("line is invalid: correct it", "lines are invalid: correct them")
@@ -101,6 +103,14 @@ def warn_all(texts: Iterable[str]) -> None:
     """Print warnings: those that a reader of JSON gets too."""
     for text in texts:
         warn(text)
+
+
+def write_page(file: Path, text: str) -> None:
+    """Write a file that an option names. Raises ``InvalidSettings`` if it cannot be written."""
+    try:
+        file.write_text(text, "utf-8")
+    except OSError as error:
+        raise InvalidSettings(f"{file} cannot be written: {error.strerror}") from error
 
 
 def tell_progress(entries: int) -> None:

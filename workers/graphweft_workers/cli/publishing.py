@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Annotated, Final, NoReturn
 
@@ -107,10 +108,6 @@ async def _send(
     transport = make_transport(settings)
     repeatable = True
 
-    def outage(error: BusUnavailable) -> None:
-        hint = f"; is `graphweft up --data {settings.data}` running?" if settings.embedded else ""
-        warn(f"{str(error).rstrip('.')}; trying again, Ctrl-C stops{hint}")
-
     try:
         with bar("publishing", None) as advance:
 
@@ -128,10 +125,15 @@ async def _send(
                     sent=sent,
                     give_up_s=options.give_up_after,
                     on_progress=progress,
-                    on_outage=outage,
+                    on_outage=partial(_tell_outage, settings),
                 )
     finally:
         await transport.aclose()
+
+
+def _tell_outage(settings: Settings, error: BusUnavailable) -> None:
+    hint = f"; is `graphweft up --data {settings.data}` running?" if settings.embedded else ""
+    warn(f"{str(error).rstrip('.')}; trying again, Ctrl-C stops{hint}")
 
 
 async def _outcome(settings: Settings, sent: SentEvents, options: PublishOptions) -> DeliveryOutcome | None:
@@ -145,6 +147,7 @@ async def _outcome(settings: Settings, sent: SentEvents, options: PublishOptions
     def stuck(app: str, why: str) -> None:
         warn(f"the app {app} waits for {why}: `graphweft status` says more; waiting, Ctrl-C stops and the events stay")
 
+    outage = partial(_tell_outage, settings)
     try:
         with lag_bar(None) as lag:
             await wait_until_applied(
@@ -155,8 +158,9 @@ async def _outcome(settings: Settings, sent: SentEvents, options: PublishOptions
                 on_lag=lag,
                 on_unattended=unattended,
                 on_stuck=stuck,
+                on_outage=outage,
             )
-        outcome = await outcome_of(bus, sent, give_up_s=options.give_up_after)
+        outcome = await outcome_of(bus, sent, give_up_s=options.give_up_after, on_outage=outage)
         return outcome.with_unmatched(await _without_rule(settings, bus, sent))
     except BusUnavailable as error:
         sent.without_outcome = True

@@ -11,7 +11,7 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.current_graph import current_graph
 from graphweft_workers.cli.options import App, Data, command
-from graphweft_workers.cli.output import say, warn
+from graphweft_workers.cli.output import say, warn, write_page
 from graphweft_workers.settings.settings import Settings
 
 _MOST = 150
@@ -53,10 +53,7 @@ async def show(
     if html is None:
         say(as_mermaid(nodes, relationships).rstrip())
     else:
-        try:
-            html.write_text(as_html(app, nodes, relationships, total), "utf-8")
-        except OSError as error:
-            raise InvalidSettings(f"{html} cannot be written: {error.strerror}") from error
+        write_page(html, as_html(app, nodes, relationships, total))
     if nodes:
         between = counted(len(relationships), "relationship")
         warn(f"{len(nodes):,} of {counted(total, 'node')}, and {between} between them")

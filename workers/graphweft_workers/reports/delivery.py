@@ -125,14 +125,19 @@ class _Patience:
 
     give_up_s: float | None
     clock: Clock
+    on_outage: Callable[[BusUnavailable], None]
+    """Called once for each outage: one that only an operator can end looks like any other."""
     _since: float | None = None
 
     def bear(self, error: BusUnavailable) -> None:
         """Raise the error if waiting does not help, or has taken too long."""
         now = self.clock.monotonic()
+        began = self._since is None
         self._since = now if self._since is None else self._since
         if isinstance(error, MissingRight) or (self.give_up_s is not None and now - self._since >= self.give_up_s):
             raise error
+        if began:
+            self.on_outage(error)
 
     def renew(self) -> None:
         """Forget an outage that is over."""
@@ -245,13 +250,19 @@ class PublishReport:
 
 
 async def outcome_of(
-    bus: Bus, sent: SentEvents, *, give_up_s: float | None = None, clock: Clock = SYSTEM_CLOCK
+    bus: Bus,
+    sent: SentEvents,
+    *,
+    give_up_s: float | None = None,
+    on_outage: Callable[[BusUnavailable], None] = lambda _: None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> DeliveryOutcome:
     """Return the outcome of events that the workers have processed, from the dead letters.
 
-    Waits through outages of less than ``give_up_s``; raises ``BusUnavailable`` after longer ones, and ``MissingRight``.
+    Waits through outages of less than ``give_up_s``, each of which calls ``on_outage`` once; raises ``BusUnavailable``
+    after longer ones, and ``MissingRight``.
     """
-    patience = _Patience(give_up_s, clock)
+    patience = _Patience(give_up_s, clock, on_outage)
     while True:
         try:
             return await _outcome_of(bus, sent)
@@ -317,19 +328,20 @@ async def wait_until_applied(
     on_lag: Callable[[int], None] = lambda _: None,
     on_unattended: Callable[[Sequence[int]], None] = lambda _: None,
     on_stuck: Callable[[str, str], None] = lambda _app, _why: None,
+    on_outage: Callable[[BusUnavailable], None] = lambda _: None,
     clock: Clock = SYSTEM_CLOCK,
     poll_s: float = POLL_S,
 ) -> bool:
     """Wait until every partition is committed up to ``last``. Return False after ``timeout_s``.
 
-    Waits through outages of less than ``give_up_s``; raises ``BusUnavailable`` after longer ones, and ``MissingRight``.
-    ``apps`` are the apps of the events. Parked events of other apps are not waited for. ``on_unattended`` is called
-    once with partitions that are behind and have had no worker for a while, ``on_stuck`` once for each of the apps that
-    waits for its graph or its rules, with the reason.
+    Waits through outages of less than ``give_up_s``, each of which calls ``on_outage`` once; raises ``BusUnavailable``
+    after longer ones, and ``MissingRight``. ``apps`` are the apps of the events. Parked events of other apps are not
+    waited for. ``on_unattended`` is called once with partitions that are behind and have had no worker for a while,
+    ``on_stuck`` once for each of the apps that waits for its graph or its rules, with the reason.
     """
     own_apps = None if apps is None else frozenset(apps)
     until = None if timeout_s is None else clock.monotonic() + timeout_s
-    patience = _Patience(give_up_s, clock)
+    patience = _Patience(give_up_s, clock, on_outage)
     unattended = 0
     stuck: set[str] = set()
     while True:

@@ -58,6 +58,8 @@ def fault_without_value(error: MarkedYAMLError) -> str:
 
 
 def _without_value(problem: str) -> str:
+    if r"'\t'" in problem:
+        return "found a tab: indent with spaces, not with tabs"
     found = _UNQUOTED.match(problem)
     return problem if found is None or found[0] == problem else f"{found[0]}a value: put values in quotes"
 

@@ -16,9 +16,10 @@ from graphweft_contracts import InvalidSettings
 
 MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 """Of SASL; the first one is the default."""
+_HOST: Final = r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
 _URL: Final = re.compile(
     r"kafka(?P<tls>\+ssl)?://(?:(?P<user>[^:@/?#\s]+):(?P<password>[^@/?#\s]*)@)?"
-    r"(?P<hosts>[\w.-]+(?::[0-9]{1,5})?(?:,[\w.-]+(?::[0-9]{1,5})?)*)/?(?:\?(?P<query>[^#\s]*))?",
+    rf"(?P<hosts>{_HOST}(?:,{_HOST})*)/?(?:\?(?P<query>[^#\s]*))?",
     re.ASCII,
 )
 _FILES: Final = frozenset({"ca", "cert", "key"})
@@ -55,8 +56,9 @@ def split_kafka_url(url: str) -> KafkaUrl:
     if found is None or query.keys() - {"sasl", "client_rack", *_FILES, *_NUMBERS}:
         raise InvalidSettings(
             "invalid Kafka URL: expected kafka://host:port or kafka+ssl://host:port, or several brokers: "
-            "kafka://one:9092,two:9092; behind ? only sasl, ca, cert, key, replication_factor, min_insync_replicas and "
-            "client_rack; in a password, write %40 for @, and escape other special characters likewise"
+            "kafka://one:9092,[fd00::2]:9092; behind ? only sasl, ca, cert, key, replication_factor, "
+            "min_insync_replicas and client_rack; in a password, write %40 for @, and escape other special "
+            "characters likewise"
         )
     if not found["tls"] and query.keys() & _FILES:
         raise InvalidSettings("certificates need TLS: begin the Kafka URL with kafka+ssl://")

@@ -9,7 +9,7 @@ import typer
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.search import IndexType
-from graphweft_workers.cli.options import MAX_BUDGET_MS, assignments, check_app
+from graphweft_workers.cli.options import MAX_BUDGET_MS, assignments, check_app, scopes_of
 
 if TYPE_CHECKING:  # the other roles have these options, too
     from graphweft_workers.mcp.access import McpScope
@@ -37,6 +37,14 @@ class McpOptions:
         str | None,
         typer.Option(
             "--application", help="mcp: memories of this application only.", envvar="GRAPHWEFT_MCP_APPLICATION"
+        ),
+    ] = None
+    any_of: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--any-of",
+            metavar="SCOPE",
+            help="mcp: another scope that is read, but not changed, such as application=team; repeatable.",
         ),
     ] = None
     workflow: Annotated[
@@ -83,7 +91,7 @@ class McpOptions:
 
         Options that can come from the environment do not count: several roles may share an environment.
         """
-        only_mcp = (self.workflow, self.agents, self.chat, self.variables, self.index_type)
+        only_mcp = (self.any_of, self.workflow, self.agents, self.chat, self.variables, self.index_type)
         return any((*only_mcp, self.budget_ms, self.max_tokens))
 
     def access(self) -> McpScope:
@@ -115,6 +123,7 @@ class McpOptions:
         return McpScope(
             app_id=self.app,
             scope=scope,
+            any_of=scopes_of(self.any_of),
             workflow=self.workflow,
             agents=tuple(dict.fromkeys(self.agents or ())),
             chat_id=self.chat,

@@ -155,7 +155,8 @@ async def run(
         raise InvalidSettings("--mcp works with `run gateway` only")
     if role != "mcp" and mcp.misplaced:
         raise InvalidSettings(
-            "--workflow, --agent, --chat, --var, --index-type, --budget-ms and --max-tokens work with `run mcp` only"
+            "--any-of, --workflow, --agent, --chat, --var, --index-type, --budget-ms and --max-tokens work with "
+            "`run mcp` only"
         )
     match role:
         case "mutation" | "injection" | "memory" | "archive":

@@ -705,13 +705,11 @@ def update_event(
 ) -> Event:
     """Return the ``memory.update`` event of a memory, in the chat in which it was added; its author stays.
 
-    Raises ``ValueError`` if the contract is violated, or if nothing is left of the text.
+    Raises ``ValueError`` if the contract is violated.
     """
-    said = changes.get("text")
-    if isinstance(said, str) and said and not said.strip():
-        raise ValueError("text: expected some text, found only white space; `forget` takes a memory away")
+    author = None if changes.get("text") is None else author_name
     try:
-        update = MemoryUpdate(memory_id=memory_id, author_name=None if said is None else author_name, **changes)
+        update = MemoryUpdate(memory_id=memory_id, author_name=author, **changes)
     except ValidationError as error:
         raise ValueError(faults(error)) from None
     data = update.model_dump(mode="json", exclude={"context"}, exclude_none=True)

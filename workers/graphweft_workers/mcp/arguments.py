@@ -96,7 +96,9 @@ class MemoryAddArguments(MemoryMessage):
     text: _Text = Field(
         description="The text to remember, as a sentence.", json_schema_extra={"maxLength": MAX_CHARACTERS}
     )
-    role: Literal["user", "assistant"] = Field(default="user", description="The speaker.")
+    role: Literal["user", "assistant"] = Field(  # pyright: ignore[reportIncompatibleVariableOverride] - it is frozen
+        default="user", description="The speaker."
+    )
     message_id: Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=256)] | None = Field(
         default=None,
         description="A name for the text: the same text with the same name is remembered once. Without a name, each "

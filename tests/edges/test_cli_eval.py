@@ -16,6 +16,7 @@ from tests.edges.test_cli_memory import Up
 from tests.services.waiting import until_sync
 
 from graphweft.transports.embedded import embedded_url
+from graphweft_workers.wiring.second_graph import SCRATCH
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -147,9 +148,10 @@ def test_two_settings_are_compared_in_one_run(up: Up) -> None:
     assert "by recall with index_type=vector,agent=other: invalid_request 4" in " ".join(done.stderr.split())
 
 
-def graphs(up: Up) -> set[str]:
+def scratch_graphs(up: Up) -> list[str]:
     with redis.Redis.from_url(embedded_url(up.folder / ".graphweft")) as server:
-        return {name.decode() for name in cast("list[bytes]", server.execute_command("GRAPH.LIST"))}
+        names = cast("list[bytes]", server.execute_command("GRAPH.LIST"))
+    return [name.decode() for name in names if SCRATCH.encode() in name]
 
 
 @pytest.fixture
@@ -162,31 +164,29 @@ def other_rules(up: Up) -> Iterator[str]:
 
 
 def test_other_rules_are_compared_on_a_graph_that_they_make(up: Up, other_rules: str) -> None:
-    before = graphs(up)
     asked = ("eval", "q.yaml", "--app", "acme", *PATIENT, "--compare", f"rules={other_rules}", "--json")
     compared = json.loads(up.ok(*asked, apart=True))["compared"]
     assert compared["figures"]["context"]["block"] == {"before": 1, "now": pytest.approx(1 / 3)}, "Paris alone"
     assert compared["ways"]["recall"]["verdict"] == "better 0, worse 0: no difference"
-    assert graphs(up) == before
+    assert scratch_graphs(up) == []
     assert "'rules' has no value" in refused(up, "q.yaml", "--app", "acme", "--compare", "rules")
     (up.folder / "other/default/graph_injection.yaml").write_text(OTHER.replace("MERGE (n:Said", "MERGE (n:Said {"))
     assert "graph_injection.yaml:" in refused(up, "q.yaml", "--app", "acme", "--compare", f"rules={other_rules}")
     assert "'nowhere' does not exist" in refused(up, "q.yaml", "--app", "acme", "--compare", "rules=nowhere")
-    assert graphs(up) == before
+    assert scratch_graphs(up) == []
 
 
 def test_an_interrupted_comparison_leaves_no_graph(up: Up, other_rules: str) -> None:
-    before = graphs(up)
     (up.folder / "many.yaml").write_text("questions:\n" + '  - {question: "nuts?", user: ada, contains: nuts}\n' * 500)
     process = subprocess.Popen(
         up.command("eval", "many.yaml", "--app", "acme", "--compare", f"rules={other_rules}"),
         cwd=up.folder, env=up.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    until_sync(lambda: graphs(up) - before)
+    until_sync(lambda: scratch_graphs(up))
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
     assert (process.returncode, "Traceback" in said) == (130, False), said
-    assert graphs(up) == before
+    assert scratch_graphs(up) == []
 
 
 def refused(up: Up, *arguments: str) -> str:

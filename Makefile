@@ -118,7 +118,7 @@ constraints: $(READY) ## raise all dependencies to their newest versions, and pi
 
 # The packages of the container image, from the pins of constraints.txt, with the hashes of their files.
 LOCK := $(BIN)/uv pip compile pyproject.toml -c constraints.txt --generate-hashes --no-header --no-annotate --quiet \
-  --python-version 3.12 --python-platform linux --extra worker --extra kafka --extra neo4j --extra gateway --extra console \
+  --python-version 3.12 --python-platform linux --extra worker --extra kafka --extra neo4j --extra gateway --extra mcp --extra console \
   --extra graphiti --extra tiktoken --extra openai-compatible --extra telemetry
 
 lock: $(READY) ## write the packages of the container image with their hashes to deploy/requirements.txt

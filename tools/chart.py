@@ -320,6 +320,7 @@ VALUES: Final[Mapping[str, Value | Section]] = {
         "The [HTTP gateway](http.md). Put TLS before it.",
         enabled=False, cpu="250m", memory="256Mi", most="1Gi", replicas=2,
         existingSecret=_secret("Secret with the hashes of tokens in `tokens.yaml`; required."),
+        mcp=_flag("Serve the tools of [MCP](runtimes/mcp.md#over-http) at `/mcp`, too."),
         signingSecret=_secret("Secret with the gateway's key in `signing-key`, if events are signed."),
         autoscaling=_cpu_scaling(),
     ),

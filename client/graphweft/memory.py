@@ -46,9 +46,17 @@ from graphweft_contracts import (
 )
 from graphweft_contracts.argument_names import takes_synonyms
 from graphweft_contracts.clock import SYSTEM_CLOCK
-from graphweft_contracts.memory import MEMORY_ROLES, SCOPES, check_end, derived_id, unknown_field
+from graphweft_contracts.memory import MEMORY_ROLES, SCOPES, check_end, derived_id, meant_field, unknown_field
 from graphweft_contracts.plurals import counted
-from graphweft_contracts.search import Fill, IndexType, MemoryFilters, Searched, WithoutEmbedder, query_text
+from graphweft_contracts.search import (
+    Fill,
+    IndexType,
+    MemoryFilters,
+    MemorySelection,
+    Searched,
+    WithoutEmbedder,
+    query_text,
+)
 
 _C = TypeVar("_C", bound=Client | SyncClient)
 _P = ParamSpec("_P")
@@ -56,7 +64,7 @@ _T = TypeVar("_T")
 
 __all__ = (
     "SOURCE", "ForgottenMemory", "MemoryClient", "SyncMemoryClient", "UnknownMemory", "add_event", "chat_of",
-    "erase_event",
+    "erase_event", "update_event",
 )  # fmt: skip
 
 logger = logging.getLogger("graphweft.memory")
@@ -73,7 +81,7 @@ _LISTING_MS: Final = 2_000
 """The smallest budget of a list or a look-up, unless the call gives one: no turn waits for it."""
 _PAGE: Final = 1_000
 """Memories that are looked up at once; the limit of an event and of a search."""
-_FORGETTING: Final = ("tags", "metadata", "since", "until")
+_FORGETTING: Final = tuple(name for name in MemorySelection.model_fields if name != "ids")
 """The filters of what is to be forgotten."""
 _FORGETTABLE: Final = frozenset({"memory", "statement"})
 _REMEMBERED: Final = "the messages are not remembered"
@@ -205,9 +213,13 @@ class _Memories(Generic[_C]):
 
     def _message(self, message: Any) -> MemoryMessage | None:
         """Return the message to remember, or None for another role or without text."""
+        _refuse_misspelt(message)
         role = _role(_of(message, "role"))
         content = read_content(_of(message, "text") or _of(message, "content"))
         if role not in self._roles:
+            if _of(message, "role") is None and "role" not in self._left_out:
+                self._left_out.add("role")
+                logger.warning("a message without a role is not remembered: write its role, such as user or assistant")
             return None
         for form in sorted(set(content.unread) - self._left_out):
             self._left_out.add(form)
@@ -281,14 +293,10 @@ class _Memories(Generic[_C]):
             raise UnknownMemory(f"the scope has no memory {memory_id!r}: `list` shows the ids of its memories")
         if row["kind"] != "memory":
             raise ForgottenMemory(f"{memory_id!r} is left of a forgotten memory: forget it, and remember what holds")
-        try:
-            author = row["author_name"] if changes.get("text") is not None else None
-            update = MemoryUpdate(memory_id=row["id"], author_name=author, **changes)
-        except ValidationError as error:
-            raise ValueError(faults(error)) from None
-        data = update.model_dump(mode="json", exclude={"context"}, exclude_none=True)
-        user = self._scopes["user_id"]
-        return _event("memory.update", self._app_id, row["chat_id"], user, data, source=self._source)
+        return update_event(
+            self._app_id, row["id"], chat_id=row["chat_id"], user_id=self._scopes["user_id"],
+            author_name=row["author_name"], changes=changes, source=self._source,
+        )  # fmt: skip
 
     def _forgotten(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[Event]:
         """Return the events that forget memories, one for each chat: only there they have an order."""
@@ -685,6 +693,29 @@ def add_event(
     return _event("memory.add", app_id, chat_of(scope), scope.user_id, data, id=id, source=source)
 
 
+def update_event(
+    app_id: str,
+    memory_id: str,
+    *,
+    chat_id: str,
+    user_id: str | None,
+    author_name: str | None,
+    changes: Mapping[str, Any],
+    source: str = SOURCE,
+) -> Event:
+    """Return the ``memory.update`` event of a memory, in the chat in which it was added; its author stays.
+
+    Raises ``ValueError`` if the contract is violated.
+    """
+    author = None if changes.get("text") is None else author_name
+    try:
+        update = MemoryUpdate(memory_id=memory_id, author_name=author, **changes)
+    except ValidationError as error:
+        raise ValueError(faults(error)) from None
+    data = update.model_dump(mode="json", exclude={"context"}, exclude_none=True)
+    return _event("memory.update", app_id, chat_id, user_id, data, source=source)
+
+
 def erase_event(app_id: str, user_id: str, *, before: datetime | None = None, source: str = SOURCE) -> Event:
     """Return the ``memory.erase`` event of a user. Raises ``ValueError`` if the contract is violated."""
     try:
@@ -744,6 +775,17 @@ def _refuse_unknown(message: Any) -> None:
         fields: Mapping[Any, Any] = message  # pyright: ignore[reportUnknownVariableType]
         for name, value in fields.items():
             if name not in _ACCEPTED and value is not None:
+                raise _Refused(f"messages: {unknown_field(name, also=('content',))}")
+
+
+def _refuse_misspelt(message: Any) -> None:
+    """Raise for a map that is passed over only because its text has another name."""
+    if not isinstance(message, Mapping):
+        return
+    fields: Mapping[Any, Any] = message  # pyright: ignore[reportUnknownVariableType]
+    if "text" not in fields and "content" not in fields:
+        for name in fields:
+            if isinstance(name, str) and meant_field(name, ("text", "content")) in {"text", "content"}:
                 raise _Refused(f"messages: {unknown_field(name, also=('content',))}")
 
 

@@ -10,12 +10,21 @@ from pydantic import ValidationError
 
 from graphweft_contracts import MemoryScope, SearchQuery
 from graphweft_contracts.argument_names import unknown_argument
+from graphweft_contracts.memory import SCOPES
 from graphweft_contracts.search import EMBEDDED, query_text
 
 _NOT_CODE: Final = re.compile(r"""//[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`""", re.DOTALL)
 """Comments, strings and quoted names of Cypher."""
 _ARGUMENTS: Final = ("app_id", "budget_ms", "max_tokens", "after", "explain")
 """Arguments of a search that are no fields of ``SearchQuery``."""
+_SCOPE_NAMES: Final = {
+    **{name: name for name in SCOPES},
+    "application": "application_id",
+    "agent": "agent_id",
+    "user": "user_id",
+    **dict.fromkeys(("chat", "chat_id", "thread"), "thread_id"),
+}
+_SCOPE_PART: Final = re.compile(rf",(?=\s*(?:{'|'.join(_SCOPE_NAMES)})\s*=)")
 _NEXT_CLAUSE: Final = "DESC|ASC|AS|IN|IS|AND|OR|RETURN|ORDER|LIMIT|SKIP|WHERE|WITH"
 _REFUSED: Final = re.compile(
     rf"""(?<![.:$\w])(?<!\bAS\s)(
@@ -70,6 +79,21 @@ def make_scope(**scopes: str | None) -> MemoryScope:
         return MemoryScope(**scopes)
     except ValidationError as error:
         raise ValueError(faults(error)) from None
+
+
+def read_scope(text: str) -> MemoryScope:
+    """Return the scope that a text names, such as ``application=team`` or ``user=ada,chat=trip``.
+
+    Names are those of ``MemoryScope``, or the short ones of the command line. Raises ``ValueError`` without the text.
+    """
+    given: dict[str, str] = {}
+    for part in _SCOPE_PART.split(text):
+        name, is_named, value = part.partition("=")
+        own = _SCOPE_NAMES.get(name.strip())
+        if own is None or not is_named or own in given:
+            raise ValueError("expected NAME=VALUE, such as application=team, or user=ada,chat=trip")
+        given[own] = value
+    return make_scope(**given)
 
 
 def text_of(query: str | Iterable[Any], message_history_count: int) -> str:

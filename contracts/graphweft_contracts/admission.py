@@ -22,6 +22,7 @@ MOST_AHEAD: Final = timedelta(days=1)
 """How far the time of an event may be ahead of the receiver's clock."""
 _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TYPO: Final = 0.85
+_BLANK: Final = "expected some text, found only white space"
 _NUMBER: Final = re.compile(r"[+-]?[0-9.]+")
 
 
@@ -52,6 +53,9 @@ def admission_faults(event: Event, *, now: datetime | None = None) -> Iterator[t
             f"it is more than a day ahead of the clock here, {now:%Y-%m-%dT%H:%MZ}: correct the sender's "
             "clock, or omit the time",
         )
+    yield from (
+        ((*where, "text"), _BLANK) for where, text in _remembered(event) if isinstance(text, str) and text.isspace()
+    )
     where: tuple[str, ...]
     match event.type:
         case "episode.add" if event.data.get("episode_type") == "json":
@@ -102,6 +106,16 @@ def decode_given(text: bytes, received: datetime) -> Event:
     if (place := _not_finite(event.data)) is not None:
         raise InvalidEvent(f"data{place}: NaN, infinity and numbers beyond 1.8e308 are not JSON: give null or a text")
     return event
+
+
+def _remembered(event: Event) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield what memories shall say, each with the place of what says it."""
+    if event.type == "memory.update":
+        yield ("data",), event.data.get("text")
+    elif event.type == "memory.add":
+        for number, message in enumerate(cast("list[Any]", event.data["messages"])):
+            if isinstance(message, dict):
+                yield ("data", "messages", str(number)), cast("dict[str, Any]", message).get("text")
 
 
 def _read(content: Any) -> Any:

@@ -348,19 +348,14 @@ _CHANGE_REQUIRED: Final[dict[str, Any]] = {
 """That an update changes something, for readers of the JSON Schema."""
 
 
-class MemoryUpdate(_Payload):
-    """``memory.update``: a memory says something else, or is tagged or pinned. Said in the chat in which it was added.
+class MemoryChanges(BaseModel):
+    """What an update changes of a memory. What is not given, or null, stays as it is."""
 
-    What it said before is kept as a version that has ended. What is not given, or null, stays as it is.
-    """
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
-    model_config = ConfigDict(defer_build=True, json_schema_extra=_CHANGE_REQUIRED)
-
-    memory_id: _Id
     text: Annotated[str, Field(min_length=1, max_length=_MOST_CHARACTERS)] | None = Field(
         default=None, description="What the memory says from now on."
     )
-    author_name: Name | None = Field(default=None, description="Who says so; searches find the text by this name too.")
     time: Time | None = Field(default=None, description="Since when it says so; without it, the event's time.")
     tags: Tags | None = Field(default=None, description="All tags from now on; empty: none.")
     metadata: Metadata | None = Field(default=None, description="All metadata from now on; empty: none.")
@@ -378,6 +373,18 @@ class MemoryUpdate(_Payload):
             raise ValueError(msg)
         check_end(self.expires_at, self.time)
         return self
+
+
+class MemoryUpdate(MemoryChanges, _Payload):
+    """``memory.update``: a memory says something else, or is tagged or pinned. Said in the chat in which it was added.
+
+    What it said before is kept as a version that has ended. What is not given, or null, stays as it is.
+    """
+
+    model_config = ConfigDict(defer_build=True, json_schema_extra=_CHANGE_REQUIRED)
+
+    memory_id: _Id
+    author_name: Name | None = Field(default=None, description="Who says so; searches find the text by this name too.")
 
     @override
     def check_at(self, time: datetime) -> None:
@@ -475,12 +482,12 @@ def unknown_field(name: Any, *, also: Iterable[str] = ()) -> str:
     """
     said = f"unknown field {name!r}" if isinstance(name, str) and _FIELD_NAME.fullmatch(name) else "an unknown field"
     allowed = ", ".join((*MemoryMessage.model_fields, *also))
-    near = _meant(name, (*MemoryMessage.model_fields, *also)) if isinstance(name, str) else None
+    near = meant_field(name, (*MemoryMessage.model_fields, *also)) if isinstance(name, str) else None
     hint = f"did you mean {near!r}? If not, " if near else ""
     return f"{said}: a message has {allowed}; {hint}remove it, or store it with an event and a rule of your own"
 
 
-def _meant(name: str, known: Iterable[str]) -> str | None:
+def meant_field(name: str, known: Iterable[str]) -> str | None:
     """Return the field of a message that is probably meant."""
     from graphweft_contracts.nearest import nearest  # most processes never need it
 

@@ -83,6 +83,23 @@ _WORKS: Final[dict[str, Any]] = {
 """The valid combinations of fields, for readers of the JSON Schema."""
 
 
+Kind = Annotated[
+    Searched,
+    Field(
+        description="What to find in the scope. memories: messages; facts: current facts; preferences: wishes of "
+        "users; summaries: of older conversations; all: these four together; profile: what the user claims about "
+        "themselves that holds, without a text; entities, episodes: of documents and records."
+    ),
+]
+MinScore = Annotated[
+    Annotated[float, Field(ge=0, le=1)] | None,
+    Field(
+        description="By the default ranking or `hybrid`: only rows with at least this score, from 0 to 1. Below 0.2 "
+        "one hardly fits the text."
+    ),
+]
+
+
 class SearchOptions(TypedDict, total=False):
     """How to search: fields of ``SearchQuery`` that say nothing of what is asked, and of whom."""
 
@@ -97,7 +114,7 @@ class SearchOptions(TypedDict, total=False):
 
 
 class MemoryFilters(TypedDict, total=False):
-    """Which records of a scope a search may find: fields of ``SearchQuery``. They apply before ``top_k``."""
+    """Which records of a scope a search may find: fields of ``SearchQuery``, of the types that callers give."""
 
     ids: Sequence[str] | None
     tags: Sequence[str] | None
@@ -110,8 +127,44 @@ class MemoryFilters(TypedDict, total=False):
     include_ended: bool
 
 
-class SearchQuery(BaseModel):
-    """One search: in an index of the graph, or in what is remembered within a scope.
+class MemorySelection(BaseModel):
+    """Which memories of a scope are meant. What lists, searches or forgets takes these fields, in each language."""
+
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
+
+    ids: Annotated[tuple[_RecordId, ...], Field(max_length=MOST_RESULTS), AS_TUPLE] | None = Field(
+        default=None, description="Only records with one of these ids, which then have their `chat_id`; empty: none."
+    )
+    tags: Annotated[Tags, Field(json_schema_extra={"minItems": 1})] | None = Field(
+        default=None, description="Only memories with all of these tags, at least one."
+    )
+    metadata: Annotated[Metadata, Field(json_schema_extra={"minProperties": 1})] | None = Field(
+        default=None, description="Only memories whose metadata has all of these values, at least one."
+    )
+    since: Time | None = Field(
+        default=None, description="Only what was said, or of facts what holds, from this time on."
+    )
+    until: Time | None = Field(
+        default=None, description="Only what was said, or of facts began to hold, before this time."
+    )
+
+
+class RecordFilters(MemorySelection):
+    """Which records of a scope a list or a search may find. They apply before the limit of results."""
+
+    as_of: Time | None = Field(
+        default=None,
+        description="As at this time: what was said later is not found, and what has ended since is.",
+    )
+    include_ended: bool = Field(
+        default=False,
+        description="Also what has ended, memories by their `expires_at` and facts by later ones, each with its end in "
+        "`invalid_at`. Searches by `ids` find it without.",
+    )
+
+
+class SearchQuery(RecordFilters):
+    """One search: in an index of the graph, or in what is remembered within a scope. Filters are for a scope.
 
     With ``memory`` it searches what ``of`` says: ``all`` are memories, facts, preferences and summaries in one ranking.
     Without an ``index_type`` it goes by all signals, where the responder has an embedder by vector, too (hybrid). Only
@@ -128,12 +181,7 @@ class SearchQuery(BaseModel):
         default="", description="What is searched for, see `query_text`; of a longer text the last 200,000 characters."
     )
     memory: MemoryScope | None = Field(default=None, description="Whose memories; None: an index is searched.")
-    of: Searched = Field(
-        default="all",
-        description="What to find in the scope: all memory (memories, facts, preferences, summaries), one of these "
-        "kinds, or entities or episodes of `episode.add`; `profile`: what the user claims about themselves that holds, "
-        "as facts, without a text.",
-    )
+    of: Kind = "all"
     index_type: IndexType | None = Field(
         default=None,
         description="`vector` searches by meaning, `fulltext` by words, `hybrid` by both. Default: `vector` for an "
@@ -172,40 +220,10 @@ class SearchQuery(BaseModel):
         description="Values of the parameters of `retrieval_query`.",
         json_schema_extra={"additionalProperties": False},
     )
-    ids: Annotated[tuple[_RecordId, ...], Field(max_length=MOST_RESULTS), AS_TUPLE] | None = Field(
-        default=None,
-        description="Within a scope: only records with one of these ids, each with its `chat_id`; empty: none.",
-    )
-    tags: Annotated[Tags, Field(json_schema_extra={"minItems": 1})] | None = Field(
-        default=None, description="Within a scope: only memories with all of these tags, at least one."
-    )
-    metadata: Annotated[Metadata, Field(json_schema_extra={"minProperties": 1})] | None = Field(
-        default=None, description="Within a scope: only memories whose metadata has all of these values, at least one."
-    )
-    since: Time | None = Field(
-        default=None, description="Within a scope: only what was said, or of facts what holds, from this time on."
-    )
-    until: Time | None = Field(
-        default=None, description="Within a scope: only what was said, or of facts began to hold, before this time."
-    )
-    as_of: Time | None = Field(
-        default=None,
-        description="Within a scope: search as at this time: what was said later is not found, and what has ended "
-        "since is.",
-    )
-    min_score: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        default=None,
-        description="Within a scope, by the default ranking or `hybrid`: only rows with at least this score, from 0 "
-        "to 1.",
-    )
+    min_score: MinScore = None
     any_of: Annotated[tuple[MemoryScope, ...], Field(max_length=MOST_SCOPES), AS_TUPLE] = Field(
         default=(),
         description="Further scopes beside `memory`, such as that of a team: a record of any of them is found.",
-    )
-    include_ended: bool = Field(
-        default=False,
-        description="Within a scope: also what has ended, memories by their `expires_at` and facts by later ones, each "
-        "with its end in `invalid_at`. Searches by `ids` find it without.",
     )
     shown: SkipJsonSchema[tuple[str, ...]] = Field(
         default=(),

@@ -224,13 +224,18 @@ def explain(error: ValidationError) -> str:
     """
     few = error.error_count() <= _MAX_HINTS
     faults = error.errors(include_url=False)
-    inside = {fault["loc"][:depth] for fault in faults if few for depth in range(len(fault["loc"]))}
     parts = (
         f"{'.'.join(str(step) for step in item['loc']) or 'event'}: {_fault(item)}{misspelt(item) if few else ''}"
-        for item in faults
-        if item["type"] != "too_short" or item["loc"] not in inside  # its invalid elements do not count
+        for item in (own_faults(faults) if few else faults)
     )
     return "; ".join(parts)
+
+
+def own_faults(faults: Iterable[ErrorDetails]) -> list[ErrorDetails]:
+    """Return the faults without lists that are too short only because invalid elements of them do not count."""
+    found = list(faults)
+    inside = {fault["loc"][:depth] for fault in found for depth in range(len(fault["loc"]))}
+    return [fault for fault in found if fault["type"] != "too_short" or fault["loc"] not in inside]
 
 
 def _fault(fault: ErrorDetails) -> str:

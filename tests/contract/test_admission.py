@@ -59,8 +59,26 @@ def test_an_episode_with_too_many_names_is_refused_without_quoting_any(type: str
 
 
 @pytest.mark.parametrize(
+    ("type", "data", "where"),
+    [
+        ("memory.update", {"memory_id": "m", "text": " \n"}, "data.text"),
+        (
+            "memory.add",
+            {"messages": [{"role": "user", "text": "a secret"}, {"role": "user", "text": "\u3000"}]},
+            "data.messages.1.text",
+        ),
+    ],
+)
+def test_a_memory_that_says_nothing_is_refused(type: str, data: Any, where: str) -> None:
+    with pytest.raises(InvalidEvent, match=f"^{where}: expected some text, found only white space") as raised:
+        check_admission(event(type, user_id="u", **data), now=NOW)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
     ("type", "data"),
     [
+        ("memory.update", {"memory_id": "m", "pinned": True}),
         ("episode.add", {"episode_type": "json", "content": entities(200)}),
         ("episode.add", {"episode_type": "json", "content": {"entities": "x", "relations": [1]}}),  # a worker says so
         ("episode.add", {"episode_type": "json", "content": {"entities": [1, None]}}),

@@ -162,6 +162,12 @@ def test_no_password_is_in_an_object_and_each_secret_is_mounted() -> None:
                     assert any(f"{value}/".startswith(f"{folder}/") for folder in folders), f"{variable}={value}"
 
 
+def test_a_gateway_serves_mcp_if_it_is_asked_to() -> None:
+    for name, serves in (("redis-falkordb", True), ("kafka-neo4j", False)):
+        [container] = deployment(example(name), "gateway")["spec"]["template"]["spec"]["containers"]
+        assert ("--mcp" in container["args"]) is serves
+
+
 def test_roles_have_what_they_need_and_no_more() -> None:
     objects = example("kafka-neo4j")
     gateway, archive = (variables(deployment(objects, role)) for role in ("gateway", "archive"))

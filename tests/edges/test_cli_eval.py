@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import redis
 from tests.edges.test_cli_memory import Up
+from tests.services.waiting import until_sync
+
+from graphweft.transports.embedded import embedded_url
+from graphweft_workers.wiring.second_graph import SCRATCH
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -29,6 +36,28 @@ questions:
   - {question: "Who showed us the amber room?", user: ada, expect: m4}
   - {question: "What did the president say about tariffs?", user: ada, nothing: true}
 """
+NOTE = {
+    "specversion": "1.0", "id": "n1", "source": "/notes", "type": "note.made", "appid": "acme", "chatid": "ada",
+    "workflow": "default", "data": {"text": "We are all in Paris now."},
+}  # fmt: skip
+OTHER = """
+version: "1.0"
+mutation_rules:
+  - name: said
+    events: ["note.made"]
+    mutations:
+      - id: said
+        cypher: "MERGE (n:Said {text: $text})"
+        params: {text: $event.text}
+injection_rules:
+  - name: said
+    agents: ["*"]
+    queries:
+      - id: said
+        cypher: "MATCH (n:Said) RETURN n.text AS text"
+        inject_as: said
+        format: markdown
+"""
 PATIENT = ("--budget-ms", "60000")
 
 
@@ -37,6 +66,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     running = Up(tmp_path_factory.mktemp("eval"))
     lines = "".join(json.dumps({"role": "user", **each}) + "\n" for each in SAID)
     running.ok("memory", "add", "--app", "acme", "--user", "ada", "--wait", "--file", "-", stdin=lines)
+    running.ok("emit", "-", "--wait", stdin=json.dumps(NOTE) + "\n")
     (running.folder / "q.yaml").write_text(QUESTIONS)
     (running.folder / "m.yaml").write_text('questions:\n  - {question: "nuts?", user: ada, tags: food, expect: m9}\n')
     (running.folder / "words.yaml").write_text('questions:\n  - {question: "nuts?", user: ada, contains: nuts}\n')
@@ -116,6 +146,47 @@ def test_two_settings_are_compared_in_one_run(up: Up) -> None:
     done = up.run("eval", "q.yaml", "--app", "acme", *PATIENT, "--compare", "index_type=vector,agent=other")
     assert "Of 4 questions: before as given, now with index_type=vector,agent=other" in done.stdout
     assert "by recall with index_type=vector,agent=other: invalid_request 4" in " ".join(done.stderr.split())
+
+
+def scratch_graphs(up: Up) -> list[str]:
+    with redis.Redis.from_url(embedded_url(up.folder / ".graphweft")) as server:
+        names = cast("list[bytes]", server.execute_command("GRAPH.LIST"))
+    return [name.decode() for name in names if SCRATCH.encode() in name]
+
+
+@pytest.fixture
+def other_rules(up: Up) -> Iterator[str]:
+    folder = up.folder / "other/default"
+    folder.mkdir(parents=True)
+    (folder / "graph_injection.yaml").write_text(OTHER)
+    yield "other"
+    shutil.rmtree(up.folder / "other")
+
+
+def test_other_rules_are_compared_on_a_graph_that_they_make(up: Up, other_rules: str) -> None:
+    asked = ("eval", "q.yaml", "--app", "acme", *PATIENT, "--compare", f"rules={other_rules}", "--json")
+    compared = json.loads(up.ok(*asked, apart=True))["compared"]
+    assert compared["figures"]["context"]["block"] == {"before": 1, "now": pytest.approx(1 / 3)}, "Paris alone"
+    assert compared["ways"]["recall"]["verdict"] == "better 0, worse 0: no difference"
+    assert scratch_graphs(up) == []
+    assert "'rules' has no value" in refused(up, "q.yaml", "--app", "acme", "--compare", "rules")
+    (up.folder / "other/default/graph_injection.yaml").write_text(OTHER.replace("MERGE (n:Said", "MERGE (n:Said {"))
+    assert "graph_injection.yaml:" in refused(up, "q.yaml", "--app", "acme", "--compare", f"rules={other_rules}")
+    assert "'nowhere' does not exist" in refused(up, "q.yaml", "--app", "acme", "--compare", "rules=nowhere")
+    assert scratch_graphs(up) == []
+
+
+def test_an_interrupted_comparison_leaves_no_graph(up: Up, other_rules: str) -> None:
+    (up.folder / "many.yaml").write_text("questions:\n" + '  - {question: "nuts?", user: ada, contains: nuts}\n' * 500)
+    process = subprocess.Popen(
+        up.command("eval", "many.yaml", "--app", "acme", "--compare", f"rules={other_rules}"),
+        cwd=up.folder, env=up.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    until_sync(lambda: scratch_graphs(up))
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert (process.returncode, "Traceback" in said) == (130, False), said
+    assert scratch_graphs(up) == []
 
 
 def refused(up: Up, *arguments: str) -> str:

@@ -121,6 +121,9 @@ NO_SCOPE = "no scope: give at least one of --user, --chat, --agent, --applicatio
         (("list", "--app", "a", "--user", "u" * 257), "have 1 to 256 characters"),
         (("list", "--app", "a", "--user", "", "--thread", "t"), "have 1 to 256 characters"),
         (("list", "--app", "a b", "--user", "u"), "invalid --app 'a b'"),
+        (("list", "--app", "a", "--user", "u", "--any-of", "team"), "invalid --any-of 'team': expected NAME=VALUE"),
+        (("search", "--app", "a", "--user", "u", "--any-of", "user= b", "x"), "invalid --any-of 'user= b': user_id"),
+        (("list", "--app", "a", "--user", "u", *["--any-of", "user=b"] * 9), "--any-of is given 9 times"),
         (("add", "--app", "a", "--user", "u"), "give either TEXTs or --file"),
         (("add", "--app", "a", "--user", "u", "--file", "f", "x"), "give either TEXTs or --file"),
         (("add", "--app", "a", "--user", "u", "--file", "nowhere"), "nowhere: No such file"),
@@ -355,6 +358,25 @@ def test_a_memory_is_changed_and_found_by_its_labels(up: Up) -> None:
     ):
         done = up.run(*wrong)
         assert (done.returncode, "expires_at is not after the time" in done.stderr) == (2, True), done.stderr
+    both = (*scope, "--any-of", "user=bob", "--any-of", "application=team,chat=t")
+    assert {row["text"] for row in up.json("memory", "list", *both)} == {
+        "I live in Bergen.", "I like tea.", "I am in Rome.",
+    }  # fmt: skip
+    assert [row["text"] for row in up.json("memory", "list", *both, "--as-of", row["time"])] == ["I live in Oslo."]
+    assert "Rome" in up.ok("memory", "search", *both, "--include-ended", "Rome")
+    assert "Rome" not in up.ok("memory", "search", *scope, "--include-ended", "Rome")
+    up.ok(
+        "memory",
+        "update",
+        "--app",
+        "change",
+        row["id"],
+        "--text",
+        "I live in Bergen.",
+        "--time",
+        "2026-02-01",
+        "--wait",
+    )
     done = up.run("memory", "list", *scope, "--since", "soon")
     assert (done.returncode, "invalid --since 'soon'" in done.stderr) == (2, True)
     for wrong in ((), (row["id"], "--tag", "home")):

@@ -22,7 +22,7 @@ from tests.services.layouts import spread
 from tests.services.rules import rule_set
 
 from graphweft import Client, ContextReply, Event, MemoryClient, MemoryScope, SyncClient, SyncMemoryClient
-from graphweft.memory import add_event, chat_of
+from graphweft.memory import add_event, chat_of, update_event
 from graphweft.transport import Outgoing, encoded
 from graphweft_contracts import (
     BusUnavailable,
@@ -409,6 +409,10 @@ async def test_a_field_of_a_message_that_would_be_lost_is_refused_and_named(clie
         await MemoryClient(client, user_id="u1").remember([said("x", **{"secret words": 1})])
     assert "secret" not in str(refused.value)
     assert bus_seen.events == []
+    for name in ("txt", "message", "conten"):
+        with pytest.raises(ValueError, match=f"unknown field '{name}'.*did you mean"):
+            await memories.remember([{"role": "user", name: "a secret"}])
+    assert bus_seen.events == []
     # What is null is not lost, nor is what was not to be remembered; objects of a runtime have attributes of their own.
     memories = MemoryClient(client, user_id="u1")
     tool = {"role": "tool", "text": "x", "tool_call_id": "1"}
@@ -418,6 +422,22 @@ async def test_a_field_of_a_message_that_would_be_lost_is_refused_and_named(clie
     [event] = bus_seen.events
     assert [message["text"] for message in event.data["messages"]] == ["kept", "an object"]
     assert "metadata" not in event.data["messages"][1]
+
+
+async def test_a_message_without_a_role_is_warned_of_once(
+    client: Client, bus_seen: Bus, caplog: pytest.LogCaptureFixture
+) -> None:
+    memories = MemoryClient(client, user_id="u1")
+    for _ in range(2):
+        assert await memories.remember([{"text": "a secret"}, {"role": "tool", "text": "x"}]) is None
+    assert bus_seen.events == []
+    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "without a role is not remembered" in warning
+
+
+def test_who_says_a_text_is_of_the_text() -> None:
+    kept = update_event(APP, "m1", chat_id="t", user_id="u1", author_name="Ann", changes={"pinned": True})
+    assert kept.data == {"memory_id": "m1", "pinned": True}
 
 
 async def test_messages_that_cannot_be_remembered_disturb_nobody(

@@ -275,8 +275,8 @@ def test_the_image_has_the_drivers_of_all_servers() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     extras = re.findall(r"--extra ([\w-]+)", makefile)
     # The embedded server is for laptops, local models bring torch, of several gigabytes, no service uses graphrag,
-    # adapters belong to runtimes, clients start the MCP server where they are, and nothing tests there.
-    left_out = RUNTIMES | {"embedded", "graphrag", "local", "mcp", "minilm", "sentence-transformers", "testing"}
+    # adapters belong to runtimes, and nothing tests there.
+    left_out = RUNTIMES | {"embedded", "graphrag", "local", "minilm", "sentence-transformers", "testing"}
     assert set(extras) == set(pyproject()["project"]["optional-dependencies"]) - left_out
 
 

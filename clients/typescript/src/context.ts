@@ -52,17 +52,17 @@ export interface MemoryFilters {
   since?: Date | undefined;
   /** Only what was said before this time. */
   until?: Date | undefined;
+  /** As at this time: what was said later is not found, and what has ended since is. */
+  asOf?: Date | undefined;
+  /** Of a search with a query: only rows with at least this score of the default ranking, from 0 to 1. */
+  minScore?: number | undefined;
+  /** Further scopes beside `memory`, such as that of a team: a record of any of them is found. */
+  anyOf?: readonly MemoryScope[] | undefined;
   /** Also what has ended, each with its end in `invalid_at`; `ids` find it without. */
   includeEnded?: boolean | undefined;
 }
 
 export interface SearchOptions extends RequestOptions, MemoryFilters {
-  /** Search as at this time: what was said later is not found, and what has ended since is. */
-  asOf?: Date | undefined;
-  /** Only rows with at least this score of the default ranking, from 0 to 1. */
-  minScore?: number | undefined;
-  /** Further scopes beside `memory`, such as that of a team: a record of any of them is found. */
-  anyOf?: readonly MemoryScope[] | undefined;
   /** Search what is remembered in this scope. Pass either this or `indexName`. */
   memory?: MemoryScope | undefined;
   of?: Searched | undefined;
@@ -217,6 +217,28 @@ export function wireScope(scope: MemoryScope): Record<string, string> {
     throw new InvalidEvent("a memory needs a scope", "give applicationId, agentId, userId or threadId");
   }
   return found;
+}
+
+/** Return filters in the words of the wire. Throws `InvalidEvent` for what is no time, or no scope. */
+export function wireFilters(filters: MemoryFilters): Record<string, unknown> {
+  return {
+    ids: filters.ids,
+    tags: filters.tags,
+    metadata: filters.metadata,
+    since: isoTime("since", filters.since),
+    until: isoTime("until", filters.until),
+    as_of: isoTime("asOf", filters.asOf),
+    min_score: filters.minScore,
+    any_of: filters.anyOf?.map(wireScope),
+    include_ended: filters.includeEnded,
+  };
+}
+
+/** Return a time in the words of the wire. Throws `InvalidEvent` for what is none: callers without types pass texts. */
+export function isoTime(name: string, time: Date | null | undefined): string | undefined {
+  if (time == null) return undefined;
+  if (time instanceof Date && !Number.isNaN(time.getTime())) return time.toISOString();
+  throw new InvalidEvent(`${name} is not a valid Date`, 'pass one, such as new Date("2026-02-01")');
 }
 
 /** Return the text of a search: `query` itself, or the texts of the last messages of user and assistant. */

@@ -181,11 +181,8 @@ export interface MemoryAdd {
 export interface MemoryUpdate {
   /** Context variables: `$context.*` in rules. */
   context?: Record<string, unknown> | undefined;
-  memory_id: string;
   /** What the memory says from now on. */
   text?: string | null | undefined;
-  /** Who says so; searches find the text by this name too. */
-  author_name?: string | null | undefined;
   /** Since when it says so; without it, the event's time. */
   time?: string | null | undefined;
   /** All tags from now on; empty: none. */
@@ -196,6 +193,9 @@ export interface MemoryUpdate {
   pinned?: boolean | null | undefined;
   /** Its end from now on, after the time of the update; `never`: it has none. */
   expires_at?: string | "never" | null | undefined;
+  memory_id: string;
+  /** Who says so; searches find the text by this name too. */
+  author_name?: string | null | undefined;
   [field: string]: unknown;
 }
 

@@ -7,6 +7,7 @@ import {
   type MemoryScope,
   type Message,
   type SearchOptions,
+  isoTime,
   wireScope,
 } from "./context.js";
 import type { MemoryMessage } from "./contracts.js";
@@ -47,6 +48,8 @@ export type Metadata = Readonly<Record<string, string | number | boolean>>;
 export interface MemoryChanges {
   /** What the memory says from now on. */
   text?: string | undefined;
+  /** The same, as chat APIs name it. */
+  content?: string | undefined;
   /** Since when it says so; now without it. */
   time?: Date | undefined;
   tags?: readonly string[] | undefined;
@@ -140,6 +143,9 @@ export class MemoryClient {
   async list(
     options: MemoryFilters & Pick<RecallOptions, "of" | "topK" | "budgetMs" | "signal"> = {},
   ): Promise<readonly MemoryRecord[]> {
+    if (options.minScore !== undefined) {
+      throw new InvalidEvent("minScore is for `recall` with a query", "leave it out: the latest records have no score");
+    }
     const reply = await this.recall("", { of: "memories", topK: 100, budgetMs: LISTING_MS, ...options });
     if (reply.error) throw reply.error;
     if (!("search" in reply.injected)) {
@@ -157,6 +163,18 @@ export class MemoryClient {
    * memory said before. Throws `InvalidEvent` if the scope has no such memory.
    */
   async update(memoryId: string, changes: MemoryChanges, options: EmitOptions = {}): Promise<string> {
+    const { text: said, content, time, tags, metadata, pinned, expiresAt, ...rest } = changes;
+    const text = said ?? content;
+    const other = Object.keys(rest)[0];
+    if (other !== undefined) {
+      throw new InvalidEvent(`an update has no ${other}`, "give text, tags, metadata, pinned, expiresAt or time");
+    }
+    if (said !== undefined && content !== undefined) {
+      throw new InvalidEvent("text and content are two names of one thing", "give one of them");
+    }
+    if (text !== undefined && !text.trim()) {
+      throw new InvalidEvent("nothing is left of the text", "give some text, or `forget` the memory");
+    }
     const row = await this.get(memoryId);
     if (row === null || typeof row["chat_id"] !== "string") {
       throw new InvalidEvent("the scope has no such memory", "`list` returns its memories with their ids");
@@ -164,7 +182,6 @@ export class MemoryClient {
     if (row["kind"] !== "memory") {
       throw new InvalidEvent("this is left of a forgotten memory", "`forget` it, and remember what holds");
     }
-    const { text, time, tags, metadata, pinned, expiresAt } = changes;
     if ([text, tags, metadata, pinned, expiresAt].every((each) => each === undefined)) {
       throw new InvalidEvent("the update changes nothing", "give text, tags, metadata, pinned or expiresAt");
     }
@@ -173,11 +190,11 @@ export class MemoryClient {
       memory_id: String(row["id"]),
       ...(text !== undefined && { text: wellFormed(text.replaceAll("\0", "")) }),
       ...(text !== undefined && typeof row["author_name"] === "string" && { author_name: row["author_name"] }),
-      ...(time && { time: time.toISOString() }),
+      ...(time && { time: isoTime("time", time) }),
       ...(tags && { tags: [...tags] }),
       ...(metadata && { metadata }),
       ...(pinned !== undefined && { pinned }),
-      ...(expiresAt !== undefined && { expires_at: expiresAt === null ? "never" : expiresAt.toISOString() }),
+      ...(expiresAt !== undefined && { expires_at: expiresAt === null ? "never" : isoTime("expiresAt", expiresAt) }),
     };
     const event = createEvent("memory.update", { ...this.#fields(), chatId: row["chat_id"], data });
     return (this.#position = await this.#client.emit(event, options));
@@ -273,17 +290,19 @@ function wireMessage(message: RememberedMessage, roles: readonly string[], time:
     {
       role: message.role as MemoryMessage["role"],
       text: wellFormed(said.replaceAll("\0", "")), // graphs reject NUL, and with it the whole event
-      ...(at && { time: at.toISOString() }),
+      ...(at && { time: isoTime("time", at) as string }),
       ...(message.messageId && { message_id: message.messageId }),
       ...(message.authorName && { author_name: message.authorName }),
       ...(message.tags && { tags: [...message.tags] }),
       ...(message.metadata && { metadata: { ...message.metadata } }),
-      ...(message.expiresAt && { expires_at: message.expiresAt.toISOString() }),
+      ...(message.expiresAt && { expires_at: isoTime("expiresAt", message.expiresAt) as string }),
     },
   ];
 }
 
 function checkEnd(expiresAt: Date | null | undefined, time: Date | undefined): void {
+  isoTime("time", time);
+  isoTime("expiresAt", expiresAt);
   if (expiresAt && expiresAt.getTime() <= (time?.getTime() ?? Date.now())) {
     const step = "give a later one, or, of what was said long ago, its time, too";
     throw new InvalidEvent("expiresAt is not after the time at which this is said", step);

@@ -171,6 +171,16 @@ test("memories are filtered, listed, updated, pinned and forgotten by a filter",
   await assert.rejects(other.update(row.id, { text: "I live in Rome." }), /no such memory/);
   const both = await other.recall("live", { anyOf: [{ userId: user }] });
   assert.deepEqual(both.results.map((found) => found.text), ["I live in Bergen."]);
+  const all = await other.list({ anyOf: [{ userId: user }], asOf: before });
+  assert.deepEqual(all.map((found) => found.text), ["I like tea.", "I live in Oslo."]);
+  await memory.update(row.id, { content: "I live in Bergen now." });
+  assert.equal((await memory.get(row.id)).text, "I live in Bergen now.");
+  await assert.rejects(memory.update(row.id, { text: " " }), /nothing is left of the text/);
+  await assert.rejects(memory.update(row.id, { text: "x", content: "x" }), /two names of one thing/);
+  await assert.rejects(memory.update(row.id, { pinned: true, tag: "x" }), /an update has no tag/);
+  await assert.rejects(memory.list({ minScore: 0.5 }), /minScore is for/);
+  assert.match((await memory.recall("x", { since: "2026-02-01" })).detail, /since is not a valid Date/);
+  await assert.rejects(memory.remember([{ role: "user", text: "x", time: "2026-02-01" }]), /time is not a valid Date/);
   assert.deepEqual(await memory.forget({ tags: ["home"] }), [row.id]);
   assert.deepEqual((await memory.list()).map((found) => found.text), ["I like tea."]);
 });

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -15,11 +16,13 @@ from graphweft_contracts import Event, InvalidSettings
 from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_contracts.search import INDEX_TYPES
 from graphweft_contracts.wire import did_you_mean
+from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.current_graph import current_graph
 from graphweft_workers.cli.memory import ScopeOptions
 from graphweft_workers.cli.options import App, BudgetMs, Data, Json, command
 from graphweft_workers.cli.output import show, warn
 from graphweft_workers.cli.publishing import PublishOptions, bar, publish, read_between
+from graphweft_workers.cli.replay_progress import replay_progress
 from graphweft_workers.evaluation.asking import QuestionScores, QuestionSettings, ask, evidence_of
 from graphweft_workers.evaluation.baseline import Baseline, compare_with, load_baseline
 from graphweft_workers.evaluation.collecting import MOST_SCANNED, collect, file_of
@@ -31,11 +34,11 @@ from graphweft_workers.reports.evaluation import EvaluationReport
 from graphweft_workers.reports.report import Notice, Part, PlainReport
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.connections import make_transport
-from graphweft_workers.wiring.running import check_bus, running_graph
+from graphweft_workers.wiring.running import check_bus, running_app_log, running_graph
 
 _MOST_NAMED: Final = 10
-_COMPARABLE: Final = ("index_type", "max_tokens", "workflow", "agent")
-"""Settings of a question that ``--compare`` changes."""
+_COMPARABLE: Final = ("index_type", "max_tokens", "workflow", "agent", "rules")
+"""What ``--compare`` changes: settings of a question, and the rules that make the graph and the blocks."""
 BELOW_LIMIT: Final = 3
 """The exit code if a bound of ``--fail-under`` is not kept."""
 
@@ -69,7 +72,8 @@ async def eval_run(
         typer.Option(
             "--compare",
             metavar="NAME=VALUE,…",
-            help="Ask again with other settings, and compare: index_type=fulltext, max_tokens=300, workflow, agent.",
+            help="Ask again with other settings, and compare: index_type=fulltext, max_tokens=300, workflow, agent; "
+            "rules=FOLDER replays the log by these rules first.",
         ),
     ] = None,
     fail_under: Annotated[
@@ -84,6 +88,7 @@ async def eval_run(
     """Ask questions whose answers are known, through the rules and by a search, and measure what comes.
 
     It asks a responder, as a runtime would, and changes nothing. No model judges the answers.
+    With --compare rules=FOLDER this process answers, from the live graph and from one that is deleted at the end.
     """
     settings = Settings.load(data=data)
     limits = limits_of(fail_under)
@@ -91,7 +96,8 @@ async def eval_run(
         raise InvalidSettings("--against and --compare both say with what to compare: give one of them")
     baseline = None if against is None else load_baseline(against)
     how = QuestionSettings(app=app, workflow=workflow, agent=agent, budget_ms=budget_ms, max_tokens=max_tokens)
-    ways = [how] if compare is None else [how, varied(how, compare)]
+    other, folder = (how, None) if compare is None else varied(how, compare)
+    ways = [how] if compare is None else [how, other]
     questions, conversations = _questions(file, locomo)
     if send and not conversations:
         raise InvalidSettings("--publish sends the conversations of --from: give --from too")
@@ -101,9 +107,9 @@ async def eval_run(
     await _check_app(settings, app)
     evidence = await _evidence(settings, questions, app)
     runs: list[list[QuestionScores]] = [[] for _ in ways]
-    async with Client(transport=make_transport(settings), app_id=app) as client:
+    async with _clients(settings, app, folder) as clients:
         with bar("asking", len(questions) * len(ways), "questions") as advance:
-            for each_way, run in zip(ways, runs, strict=True):
+            for client, each_way, run in zip(clients, ways, runs, strict=False):
                 async for each in ask(client, questions, evidence, each_way):
                     run.append(each)
                     advance(1)
@@ -185,6 +191,36 @@ async def _check_app(settings: Settings, app: str) -> None:
     )
 
 
+@asynccontextmanager
+async def _clients(settings: Settings, app: str, folder: Path | None) -> AsyncGenerator[tuple[Client, Client]]:
+    """Yield the clients of both runs: of a responder, or with a folder of rules of this process.
+
+    Then both are answered here, so that only the rules differ, and the graph of the rules is deleted at the end.
+    """
+    if folder is None:
+        async with Client(transport=make_transport(settings), app_id=app) as client:
+            yield client, client
+        return
+    set_up_command_logs(settings)
+    async with running_app_log(settings, app) as log, AsyncExitStack() as stack:
+        from graphweft_workers.archive.log_gaps import without  # the engine takes a while to import
+        from graphweft_workers.replay.replay import failed_letters
+        from graphweft_workers.wiring.embedder import with_default_embedder
+        from graphweft_workers.wiring.given_graph import answered_here, replay_given
+
+        with replay_progress(f"{app} by {folder}") as (tell, expect):
+            expect(await log.entry_count())
+            made = await stack.enter_async_context(replay_given(settings, log, folder, tell=tell))
+        if made.gaps:
+            warn(without(made.gaps))
+        for letter in failed_letters(made.done.values()):
+            warn(f"failed by {folder}: {letter.rule}/{letter.mutation} at {letter.offset}: {letter.message}")
+        here = with_default_embedder(settings)
+        lived = await stack.enter_async_context(answered_here(here, made.lived, log.live, app))
+        given = await stack.enter_async_context(answered_here(here, made.rules, made.graph, app))
+        yield lived, given
+
+
 async def _evidence(settings: Settings, questions: Sequence[MemoryQuestion], app: str) -> list[Evidence]:
     if not any(question.expect for question in questions):
         return await evidence_of(questions, None, app)
@@ -204,8 +240,8 @@ async def _publish(
         raise InvalidSettings("not all conversations were applied: see `graphweft dlq list` and `graphweft status`")
 
 
-def varied(how: QuestionSettings, text: str) -> QuestionSettings:
-    """Return the settings with those that ``--compare`` names. Raises ``InvalidSettings``."""
+def varied(how: QuestionSettings, text: str) -> tuple[QuestionSettings, Path | None]:
+    """Return the settings with those that ``--compare`` names, and the folder of rules. Raises ``InvalidSettings``."""
     found: dict[str, Any] = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
@@ -219,7 +255,8 @@ def varied(how: QuestionSettings, text: str) -> QuestionSettings:
         if not value.strip():
             raise InvalidSettings(f"--compare: {part.strip()!r} has no value: write {name}=NAME")
         found[name] = int(value) if name == "max_tokens" else value
-    return replace(how, **found)
+    folder = found.pop("rules", None)
+    return replace(how, **found), None if folder is None else Path(folder)
 
 
 def limits_of(text: str | None) -> dict[str, float]:

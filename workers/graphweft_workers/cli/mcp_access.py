@@ -10,7 +10,7 @@ import typer
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.search import IndexType
-from graphweft_workers.cli.options import MAX_BUDGET_MS, assignments, check_app
+from graphweft_workers.cli.options import MAX_BUDGET_MS, assignments, check_app, scopes_of
 
 if TYPE_CHECKING:  # the other roles have these options, too
     from graphweft_workers.mcp.access import McpScope
@@ -38,6 +38,14 @@ class McpOptions:
         str | None,
         typer.Option(
             "--application", help="mcp: memories of this application only.", envvar="GRAPHWEFT_MCP_APPLICATION"
+        ),
+    ] = None
+    any_of: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--any-of",
+            metavar="SCOPE",
+            help="mcp: another scope that is read, but not changed, such as application=team; repeatable.",
         ),
     ] = None
     workflow: Annotated[
@@ -86,7 +94,7 @@ class McpOptions:
         """
         names = ("app", "user", "thread", "agent_id", "application")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        only_mcp = (self.workflow, self.agents, self.chat, self.variables, self.index_type)
+        only_mcp = (self.any_of, self.workflow, self.agents, self.chat, self.variables, self.index_type)
         return any((*only_mcp, self.budget_ms, self.max_tokens)) or any(
             value != os.environ.get(f"GRAPHWEFT_MCP_{name.upper()}")  # noqa: TID251 - no setting is read here
             for name, value in given.items()
@@ -121,6 +129,7 @@ class McpOptions:
         return McpScope(
             app_id=self.app,
             scope=scope,
+            any_of=scopes_of(self.any_of),
             workflow=self.workflow,
             agents=tuple(dict.fromkeys(self.agents or ())),
             chat_id=self.chat,

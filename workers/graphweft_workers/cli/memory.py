@@ -26,7 +26,15 @@ from graphweft_contracts.plurals import counted
 from graphweft_contracts.search import MOST_RESULTS, IndexType, MemoryFilters, Searched
 from graphweft_workers.cli.context import found_nothing, print_reply
 from graphweft_workers.cli.current_graph import current_graph
-from graphweft_workers.cli.memory_records import READ_S, FilterOptions, chats_of, find_ids, find_records, time_of
+from graphweft_workers.cli.memory_records import (
+    READ_S,
+    FilterOptions,
+    RecordOptions,
+    chats_of,
+    find_ids,
+    find_records,
+    time_of,
+)
 from graphweft_workers.cli.options import (
     After,
     App,
@@ -160,7 +168,7 @@ async def memory_search(
     text: Annotated[str, typer.Argument(help="The text to search for.")],
     app: App,
     scope: ScopeOptions,
-    filters: FilterOptions,
+    filters: RecordOptions,
     of: Annotated[
         Searched,
         typer.Option(
@@ -177,9 +185,6 @@ async def memory_search(
         str | None, typer.Option("--retrieval-query", help="Cypher that continues from node and score.")
     ] = None,
     param: Params = None,
-    as_of: Annotated[
-        str | None, typer.Option("--as-of", metavar="TIME", help="Search as at that time.", show_default="now")
-    ] = None,
     min_score: Annotated[
         float | None, typer.Option("--min-score", min=0, max=1, help="Only results with at least this score.")
     ] = None,
@@ -197,7 +202,7 @@ async def memory_search(
     settings = Settings.load(data=data)
     within = scope.scope()
     params = assignments(param or [], "--param")
-    given: MemoryFilters = {**filters.given(), "as_of": time_of(as_of, "--as-of"), "min_score": min_score}  # type: ignore[typeddict-item]
+    given: MemoryFilters = {**filters.given(), "min_score": min_score}  # type: ignore[typeddict-item]
     check_after(after)
     await check_bus(settings)
     async with Client(transport=make_transport(settings), app_id=app) as client:
@@ -229,9 +234,8 @@ async def memory_search(
 async def memory_list(
     app: App,
     scope: ScopeOptions,
-    filters: FilterOptions,
+    filters: RecordOptions,
     limit: Annotated[int, typer.Option("--limit", min=1, max=MOST_RESULTS, help="Maximum number of memories.")] = 20,
-    include_ended: Annotated[bool, typer.Option("--include-ended", help="Also memories whose end has passed.")] = False,
     data: Data = None,
     json: Json = False,
 ) -> None:
@@ -239,7 +243,7 @@ async def memory_list(
     settings = Settings.load(data=data)
     within, given = scope.scope(), filters.given()
     async with current_graph(settings, app) as graph:
-        records = await find_records(graph, app, within, limit, **given, include_ended=include_ended)
+        records = await find_records(graph, app, within, limit, **given)
     found = [{"time": record["timestamp"], **{name: record[name] for name in _LISTED}} for record in records]
     ends = ("expires_at",) if any(each["expires_at"] for each in found) else ()
     shown = ("time", "role", "text", "author_name", *ends, "id")

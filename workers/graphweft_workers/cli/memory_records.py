@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, override
 
 import typer
 from pydantic import ValidationError
 
-from graphweft.memory import SOURCE
+from graphweft.memory import update_event
 from graphweft.searching import faults
-from graphweft_contracts import Event, InvalidSettings, MemoryScope, MemoryUpdate, SearchQuery
+from graphweft_contracts import InvalidSettings, MemoryScope, SearchQuery
 from graphweft_contracts.search import MOST_RESULTS, Searched
 from graphweft_workers.cli.current_graph import current_graph
-from graphweft_workers.cli.options import App, Data, Json, assignments, command
+from graphweft_workers.cli.options import AnyOf, App, Data, Json, assignments, command, scopes_of
 from graphweft_workers.cli.output import show
 from graphweft_workers.cli.publishing import PublishOptions, publish_events
 from graphweft_workers.ports.graph_store import GraphStore
@@ -52,6 +52,27 @@ class FilterOptions:
             "until": time_of(self.until, "--until"),
         }
         return {name: value for name, value in found.items() if value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordOptions(FilterOptions):
+    """Options that say which records of a scope, and of others beside it, are found."""
+
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", metavar="TIME", help="As at that time.", show_default="now")
+    ] = None
+    include_ended: Annotated[bool, typer.Option("--include-ended", help="Also what has ended.")] = False
+    any_of: AnyOf = None
+
+    @override
+    def given(self) -> dict[str, Any]:
+        """See ``FilterOptions.given``."""
+        more = {
+            "as_of": time_of(self.as_of, "--as-of"),
+            "include_ended": self.include_ended,
+            "any_of": scopes_of(self.any_of),
+        }
+        return FilterOptions.given(self) | {name: value for name, value in more.items() if value}
 
 
 def time_of(text: str | None, option: str) -> datetime | None:
@@ -134,6 +155,9 @@ async def memory_update(
             help="Its end; `never`: it has none. From then on no search for now finds it.",
         ),
     ] = None,
+    time: Annotated[
+        str | None, typer.Option("--time", metavar="TIME", help="Since when it says so.", show_default="now")
+    ] = None,
 ) -> None:
     """Change a memory: what it says, its tags, its metadata, its end, or whether it is pinned.
 
@@ -145,23 +169,18 @@ async def memory_update(
     if not found:
         raise InvalidSettings(f"there is no memory {memory_id!r}: `graphweft memory list` shows the ids")
     author, user, chat = found[0][3:6]
+    changes = {
+        "text": text,
+        "tags": tag,
+        "metadata": None if metadata is None else assignments(metadata, "--metadata"),
+        "pinned": pinned,
+        "expires_at": expires_at if expires_at == "never" else time_of(expires_at, "--expires-at"),
+        "time": time_of(time, "--time"),
+    }
     try:
-        update = MemoryUpdate(
-            memory_id=memory_id,
-            text=text,
-            author_name=author if text is not None else None,
-            tags=None if tag is None else tuple(tag),
-            metadata=None if metadata is None else assignments(metadata, "--metadata"),
-            pinned=pinned,
-            expires_at=expires_at if expires_at == "never" else time_of(expires_at, "--expires-at"),
-        )
-    except ValidationError as error:
-        raise InvalidSettings(faults(error)) from None
-    fields = update.model_dump(mode="json", exclude={"context"}, exclude_none=True)
-    try:
-        event = Event.create("memory.update", app_id=app, chat_id=chat, user_id=user, data=fields, source=SOURCE)
-    except ValidationError as error:
-        raise InvalidSettings(faults(error)) from None
+        event = update_event(app, memory_id, chat_id=chat, user_id=user, author_name=author, changes=changes)
+    except ValueError as error:
+        raise InvalidSettings(str(error)) from None
     position = await publish_events(settings, [event], options)
     said = "The memory is updated" if options.wait else "The workers will update the memory"
     show(PlainReport({"updated": options.wait, "position": position}, [said]), json=options.json)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final, TypedDict, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict, get_type_hints
 
 import typer
 
@@ -28,6 +28,9 @@ from graphweft_contracts.utf8 import utf8_fault
 from graphweft_workers.cli.output import drop_output, escape_unprintable, fail
 from graphweft_workers.support.lazy_logger import before_next_entry
 from graphweft_workers.text.iso_time import in_utc, iso_time
+
+if TYPE_CHECKING:
+    from graphweft_contracts import MemoryScope
 
 MAX_BUDGET_MS: Final = 3_600_000
 
@@ -72,6 +75,15 @@ After = Annotated[
     ),
 ]
 Explain = Annotated[bool, typer.Option("--explain", help="Show how each block was made.")]
+
+AnyOf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--any-of",
+        metavar="SCOPE",
+        help="Another scope that is read beside it, such as application=team or user=bob,chat=trip; repeatable.",
+    ),
+]
 
 Since = Annotated[
     str | None,
@@ -254,6 +266,22 @@ def assignments(given: list[str], option: str) -> dict[str, Any]:
         else:
             values[name] = value
     return values
+
+
+def scopes_of(given: list[str] | None) -> tuple[MemoryScope, ...]:
+    """Return the scopes that ``--any-of`` names. Raises ``InvalidSettings``."""
+    from graphweft.searching import read_scope
+    from graphweft_contracts.search import MOST_SCOPES
+
+    if len(given or ()) > MOST_SCOPES:
+        raise InvalidSettings(f"--any-of is given {len(given or ())} times: give it at most {MOST_SCOPES} times")
+    found: list[MemoryScope] = []
+    for text in given or ():
+        try:
+            found.append(read_scope(text))
+        except ValueError as error:
+            raise InvalidSettings(f"invalid --any-of {text!r}: {error}") from None
+    return tuple(found)
 
 
 def _is_group(parameter: inspect.Parameter) -> bool:

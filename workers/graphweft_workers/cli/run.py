@@ -155,8 +155,8 @@ async def run(
         raise InvalidSettings("--mcp works with `run gateway` only")
     if role != "mcp" and mcp.misplaced:
         raise InvalidSettings(
-            "--app, --user, --thread, --agent-id, --application, --workflow, --agent, --chat, --var, --index-type, "
-            "--budget-ms and --max-tokens work with `run mcp` only: other roles serve all apps"
+            "--app, --user, --thread, --agent-id, --application, --any-of, --workflow, --agent, --chat, --var, "
+            "--index-type, --budget-ms and --max-tokens work with `run mcp` only: other roles serve all apps"
         )
     match role:
         case "mutation" | "injection" | "memory" | "archive":

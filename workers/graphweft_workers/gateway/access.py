@@ -18,6 +18,10 @@ type Fault = dict[str, str]
 type MayUse = Callable[[str, str], bool]
 """Tells whether an app may use a workflow."""
 
+OTHER_WORKFLOW: Final = (
+    "the token may not use this workflow; nothing was taken. The operator can allow it in the file of tokens, or in "
+    "the file of GRAPHWEFT_APPS"
+)
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="graphweft"'}
 
 
@@ -82,8 +86,7 @@ class RequestRights:
             raise Problem(
                 403,
                 "other-workflow",
-                "the token may not use this workflow; nothing was taken. The operator can allow it in the file of "
-                "tokens, or in the file of GRAPHWEFT_APPS",
+                OTHER_WORKFLOW,
                 faults=[place(number, "workflow") | {"detail": "name a workflow of the token"} for number in others],
             )
 

@@ -31,7 +31,7 @@ from graphweft.transport import Transport
 from graphweft_contracts import ContextReply, Event, InvalidEvent, PartitionRefused, Permanent, Transient
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.apps import no_rules
-from graphweft_workers.gateway.access import MayUse, RequestRights, find_access
+from graphweft_workers.gateway.access import OTHER_WORKFLOW, MayUse, RequestRights, find_access
 from graphweft_workers.gateway.audit import AuditLog, AuditMiddleware, name_of, note_events, note_token, note_users
 from graphweft_workers.gateway.cloud_events import event_hints, place_of, read_events
 from graphweft_workers.gateway.document import document
@@ -43,7 +43,7 @@ from graphweft_workers.gateway.limits import (
     media_type,
     read_json,
 )
-from graphweft_workers.gateway.mcp_route import McpService, check_origin, scope_of
+from graphweft_workers.gateway.mcp_route import McpService, address_of, check_origin
 from graphweft_workers.gateway.messages import Refusal, read_messages
 from graphweft_workers.gateway.middleware import RequestMetrics, TraceMiddleware
 from graphweft_workers.gateway.problems import Problem, error_handlers, faults_of
@@ -121,8 +121,8 @@ def make_app(
         refusal=refusal,
         quotas=quotas,
         spans={} if spans is None else spans,
-        document=document(limits, secured=tokens is not None, schema_ids=schema_ids),
-        open_document=document(limits, secured=tokens is not None),
+        document=document(limits, secured=tokens is not None, schema_ids=schema_ids, mcp=mcp is not None),
+        open_document=document(limits, secured=tokens is not None, mcp=mcp is not None),
     )
 
     @asynccontextmanager
@@ -278,8 +278,10 @@ class _Gateway:
         """Answer a request of MCP: the app is that of the token, and the address names the scope."""
         rights = self._access(request, "read")
         check_origin(request)
-        app_id, scope = rights.app_id, scope_of(request)
-        note_users(request, app_id, [scope.user_id])
+        app_id, address = rights.app_id, address_of(request)
+        note_users(request, app_id, address.users)
+        if not rights.may_use(address.workflow):
+            raise Problem(403, "other-workflow", OTHER_WORKFLOW)
         with self.limiter.enter(app_id):
             _check_json(request)
 
@@ -288,7 +290,7 @@ class _Gateway:
                 return body
 
             body = await self._read(app_id, request, read, self.limits.events_bytes)
-            return await mcp.answer(request, body, rights, scope)
+            return await mcp.answer(request, body, rights, address)
 
     async def healthcheck(self, _: Request) -> Response:
         """Answer as long as the process runs, as Graphiti's server does."""

@@ -21,6 +21,7 @@ from graphweft_workers.gateway import problems
 from graphweft_workers.gateway.cloud_events import BATCH, MAX_ATTRIBUTES, SINGLE
 from graphweft_workers.gateway.fact_search import Facts, FactsQuestion
 from graphweft_workers.gateway.limits import GatewayLimits
+from graphweft_workers.gateway.mcp_route import ADDRESS, LISTED
 from graphweft_workers.gateway.messages import MessagesRequest
 from graphweft_workers.gateway.patterns import POSITION
 from graphweft_workers.gateway.questions import ContextQuestion
@@ -210,10 +211,12 @@ _PROBLEMS: Final = {
 }
 
 
-def document(limits: GatewayLimits, *, secured: bool, schema_ids: Sequence[str] | None = None) -> dict[str, Any]:
+def document(
+    limits: GatewayLimits, *, secured: bool, schema_ids: Sequence[str] | None = None, mcp: bool = False
+) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of a gateway; ``secured`` says that requests need tokens.
 
-    ``schema_ids`` are the ontologies that messages may name; None allows any.
+    ``schema_ids`` are the ontologies that messages may name; None allows any. ``mcp`` says that it serves MCP.
     """
     return {
         "openapi": "3.1.0",
@@ -227,6 +230,7 @@ def document(limits: GatewayLimits, *, secured: bool, schema_ids: Sequence[str] 
         "security": [{"token": []}] if secured else [],
         "paths": {
             **{each.path: {"post": _operation(each, limits, secured)} for each in _OPERATIONS},
+            **({"/mcp": {"post": _mcp(limits, secured)}} if mcp else {}),
             "/healthcheck": {"get": _state("healthcheck", "Whether the process answers; as of Graphiti's server.")},
             "/healthz": {"get": _state("health", "Whether the process answers.")},
             "/readyz": {"get": _state("readiness", "Whether the bus answers, and a responder.", 503)},
@@ -256,6 +260,38 @@ def _operation(each: _Operation, limits: GatewayLimits, secured: bool) -> dict[s
         "responses": {
             str(each.status): {"description": each.answered, "content": _content(each.answer)},
             **_refusals(*(code for code in _PROBLEMS if secured or code != 401)),
+        },
+    }
+
+
+def _mcp(limits: GatewayLimits, secured: bool) -> dict[str, Any]:
+    """Return the operation of ``/mcp``: the protocol describes its bodies, and the address says whose memories."""
+    message = {
+        _JSON: {"schema": {"type": "object", "required": ["jsonrpc"], "properties": {"jsonrpc": {"const": "2.0"}}}}
+    }
+    text = {"type": "string"}
+    parameters = [
+        {
+            "name": name,
+            "in": "query",
+            "description": said,
+            "schema": {"type": "array", "items": text} if name in LISTED else text,
+        }
+        for name, said in ADDRESS.items()
+    ]
+    return {
+        "operationId": "callTools",
+        "summary": "Call the tools of memory by the Model Context Protocol (streamable HTTP).",
+        "description": "One message of JSON-RPC; each request is answered for itself. The address says whose memories "
+        "these are, with at least one scope. Send `Accept: application/json, text/event-stream`. What the protocol "
+        f"refuses is an error of JSON-RPC. The body has at most {limits.events_bytes:,} bytes.",
+        "parameters": parameters,
+        "requestBody": {"required": True, "content": message},
+        "responses": {
+            "200": {"description": "The answer; errors of tools are answers, too.", "content": message},
+            "202": {"description": "A notification was taken."},
+            "406": {"description": "The header `Accept` lacks a type.", "content": message},
+            **_refusals(*(code for code in _PROBLEMS if code != 507 and (secured or code != 401))),
         },
     }
 

@@ -106,12 +106,13 @@ def faults_of(
     unknown name the field that is.
     """
     few = error.error_count() <= MAX_FAULTS  # a fault of many costs little
+    found = error.errors(include_input=few, include_url=False)[:MAX_FAULTS]
     return [
         {
             "pointer": pointer(*above, *place(fault["loc"])),
             "detail": _detail(fault) + (wire.misspelt(fault, _fields_at(model, fault["loc"])) if few else ""),
         }
-        for fault in error.errors(include_input=few, include_url=False)[:MAX_FAULTS]
+        for fault in wire.own_faults(found)
     ]
 
 

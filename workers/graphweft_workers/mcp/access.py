@@ -17,6 +17,8 @@ class McpScope:
 
     app_id: str
     scope: MemoryScope
+    any_of: tuple[MemoryScope, ...] = ()
+    """Further scopes that can be read, such as that of a team. Only those of ``scope`` can be changed."""
     workflow: str | None = None
     agents: tuple[str, ...] = ()
     """Agents whose context can be requested; at least one with a workflow."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, override
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from graphweft_contracts.episodes import EpisodeType
 from graphweft_contracts.events import Name
-from graphweft_contracts.memory import Metadata, ScopeName, Tags
+from graphweft_contracts.memory import MemoryChanges, MemoryMessage, ScopeName, with_text
 from graphweft_contracts.moments import Time
-from graphweft_contracts.search import Searched
+from graphweft_contracts.search import Kind, MemorySelection, MinScore, RecordFilters
 
 MAX_CHARACTERS: Final = 4_096
 """Of a text to remember. A result of 2,000 tokens, the default, has room for it, and a search finds it by its topic."""
@@ -50,88 +50,66 @@ _MemoryId = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 _Text = Annotated[str, AfterValidator(_without_nul), AfterValidator(_check_text)]
 
 
-class _Filters(_Arguments):
-    tags: Tags | None = Field(default=None, description="Only memories with all of these tags.")
-    metadata: Metadata | None = Field(default=None, description="Only memories whose metadata has all of these values.")
-    since: Time | None = Field(default=None, description="Only what was said from this time on.")
-    until: Time | None = Field(default=None, description="Only what was said before this time.")
-
-
-class MemorySearchArguments(_Filters):
-    """Arguments of ``memory_search``."""
+class MemorySearchArguments(RecordFilters):
+    """Arguments of ``memory_search``: what a search of the contract has within a scope, and the scope is given."""
 
     query: _Query = Field(default="", description="Text to search for; empty: the latest memories.")
-    of: Searched = Field(
-        default="all",
-        description="memories: messages; facts: current facts; preferences: wishes of users; summaries: of older "
-        "conversations; all: these four together; profile: what the user claims about themselves that holds, whatever "
-        "the query is; entities, episodes: of documents and records.",
-    )
+    of: Kind = "all"
     top_k: int = Field(default=5, ge=1, le=_MAX_RESULTS, description="Maximum number of results.")
     thread_id: ScopeName | None = Field(default=None, description="Only memories of this conversation thread.")
-    as_of: Time | None = Field(
-        default=None, description="Search as at this time: what was said later is not found, what has ended since is."
-    )
-    min_score: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        default=None, description="Only results with at least this score: below 0.2 one hardly fits the query."
-    )
+    min_score: MinScore = None
     max_tokens: _Tokens = None
 
 
-class MemoryListArguments(_Filters):
+class MemoryListArguments(RecordFilters):
     """Arguments of ``memory_list``."""
 
-    limit: int = Field(default=20, ge=1, le=_MAX_RESULTS, description="Maximum number of memories.")
+    of: Kind = "memories"
+    limit: int = Field(default=20, ge=1, le=_MAX_RESULTS, description="Maximum number of records.")
 
 
 class MemoryGetArguments(_Arguments):
     """Arguments of ``memory_get``."""
 
-    id: _MemoryId = Field(description="The id of a memory, from memory_search or memory_list.")
+    id: _MemoryId = Field(description="The id of a record, from memory_search or memory_list.")
 
 
-class MemoryUpdateArguments(_Arguments):
-    """Arguments of ``memory_update``."""
+class MemoryUpdateArguments(MemoryChanges):
+    """Arguments of ``memory_update``. ``content`` is its ``text``."""
 
     id: _MemoryId = Field(description="The id of a memory, from memory_search or memory_list.")
     text: _Text | None = Field(default=None, description="What it says from now on, as a sentence.")
-    tags: Tags | None = Field(default=None, description="All tags from now on; empty: none.")
-    metadata: Metadata | None = Field(default=None, description="All metadata from now on; empty: none.")
-    pinned: bool | None = Field(default=None, description="Whether it is always shown at the beginning of a turn.")
-    expires_at: Time | Literal["never"] | None = Field(
-        default=None, description="When it ends: a time, or a day in UTC, after now. never: it has no end."
-    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        return with_text(value)
 
 
-class MemoryForgetArguments(_Arguments):
+class MemoryForgetArguments(MemorySelection):
     """Arguments of ``memory_forget``."""
 
-    ids: Annotated[list[_MemoryId], Field(min_length=1, max_length=_MAX_RESULTS)] = Field(
-        description="The ids of the memories, from memory_search or memory_list."
-    )
 
-
-class MemoryAddArguments(_Arguments):
-    """Arguments of ``memory_add``."""
+class MemoryAddArguments(MemoryMessage):
+    """Arguments of ``memory_add``: a message of the contract, whose ``content`` is its ``text``."""
 
     text: _Text = Field(
         description="The text to remember, as a sentence.", json_schema_extra={"maxLength": MAX_CHARACTERS}
     )
-    role: Literal["user", "assistant"] = Field(default="user", description="The speaker.")
+    role: Literal["user", "assistant"] = Field(  # pyright: ignore[reportIncompatibleVariableOverride] - it is frozen
+        default="user", description="The speaker."
+    )
     message_id: Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=256)] | None = Field(
         default=None,
         description="A name for the text: the same text with the same name is remembered once. Without a name, each "
         "call makes a new memory.",
     )
-    tags: Tags = Field(default=(), description="Words by which it is found again, such as a topic.")
-    metadata: Metadata | None = Field(
-        default=None, description="Values by which it is found again, such as the number of an order."
-    )
-    expires_at: Time | None = Field(
-        default=None,
-        description="When it ends, such as a code, an offer or a trip: a time, or a day in UTC, after now. From then "
-        "on memory_search finds it only for questions about the past.",
-    )
+
+    @model_validator(mode="before")
+    @classmethod
+    @override
+    def _known(cls, value: Any) -> Any:
+        return with_text(value)  # an unknown argument is named as for other tools
 
 
 class EpisodeAddArguments(_Arguments):

@@ -26,7 +26,7 @@ from graphweft_contracts import (
 from graphweft_contracts.episodes import EpisodeAdd
 from graphweft_contracts.memory import derived_id
 from graphweft_contracts.prompt_text import enclose, harmless
-from graphweft_contracts.search import EMBEDDED, READ, MemoryFilters
+from graphweft_contracts.search import EMBEDDED, READ, MemoryFilters, Searched
 from graphweft_workers.mcp.access import McpScope
 from graphweft_workers.mcp.arguments import (
     ContextArguments,
@@ -100,6 +100,7 @@ class Tool:
     inputs: Mapping[str, Any]
     outputs: Mapping[str, Any]
     reads: bool
+    erases: bool = False
     run: Callable[[Mapping[str, Any]], Awaitable[ToolAnswer]] = field(repr=False)
 
 
@@ -159,15 +160,11 @@ class Tools:
     async def _search(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = MemorySearchArguments.model_validate(raw)
         access = self._access
-        reads = given.of in READ
-        if reads and access.scope.user_id is None:
-            raise _Refused(f"of: a {given.of} is of one user, and this server's scope names none: leave of out")
         reply = await self._reply(
             "memory_search",
-            "" if reads else given.query,
+            "" if given.of in READ else given.query,
             given.max_tokens,
-            memory=self._narrowed(given.thread_id),
-            of=given.of,
+            **self._within(given.of, given.thread_id),
             index_type=access.index_type if given.of in EMBEDDED and given.query.strip() else None,
             top_k=given.top_k,
             max_tokens=self._tokens(given.max_tokens),
@@ -180,7 +177,7 @@ class Tools:
 
     async def _get(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = MemoryGetArguments.model_validate(raw)
-        rows = await self._latest(1, ids=[given.id])
+        rows = await self._latest(1, "all", ids=[given.id])
         if not rows:
             raise _Refused(_UNKNOWN)
         record = _record(rows[0])
@@ -188,16 +185,24 @@ class Tools:
 
     async def _list(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = MemoryListArguments.model_validate(raw)
-        rows = await self._latest(given.limit, **_filters(given))
+        rows = await self._latest(given.limit, given.of, **_filters(given))
         records = [_record(row) for row in rows]
-        return ToolAnswer(text=_in_lines(records) or "no memories", data={"memories": records})
-
-    async def _latest(self, limit: int, **filters: Unpack[MemoryFilters]) -> list[dict[str, Any]]:
-        """Return the latest memories that pass the filters."""
-        reply = await self._reply(
-            "memory_list", "", None, memory=self._access.scope, of="memories", top_k=limit, **filters
+        return ToolAnswer(
+            text=_in_lines(records) or f"no {'memories' if given.of == 'all' else given.of}", data={"memories": records}
         )
+
+    async def _latest(self, limit: int, of: Searched, **filters: Unpack[MemoryFilters]) -> list[dict[str, Any]]:
+        """Return the latest records that pass the filters."""
+        reply = await self._reply("memory_list", "", None, **self._within(of), top_k=limit, **filters)
         return reply.results
+
+    def _within(self, of: Searched, thread_id: str | None = None) -> dict[str, Any]:
+        """Return what is read, and in which scopes: a profile is of one user, and a thread is one scope alone."""
+        access = self._access
+        if of in READ and access.scope.user_id is None:
+            raise _Refused(f"of: a {of} is of one user, and this server's scope names none: leave of out")
+        alone = of in READ or thread_id is not None
+        return {"of": of, "memory": self._narrowed(thread_id), "any_of": () if alone else access.any_of}
 
     async def _reply(self, tool: str, query: str, wanted: int | None, **options: Any) -> ContextReply:
         """Return the reply of a search that sees what was added; ``wanted`` is the number of tokens of the call."""
@@ -215,13 +220,11 @@ class Tools:
 
     async def _update(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = MemoryUpdateArguments.model_validate(raw)
+        changes = given.model_dump(exclude={"id"}, exclude_none=True)
         try:
-            position = await self._memories.update(
-                given.id, text=given.text, tags=given.tags, metadata=given.metadata, pinned=given.pinned,
-                expires_at=given.expires_at, wait_s=self._access.budget_ms / 1000,
-            )  # fmt: skip
+            position = await self._memories.update(given.id, **changes, wait_s=self._access.budget_ms / 1000)
         except UnknownMemory:
-            raise _Refused(_UNKNOWN) from None
+            raise _Refused(self._not_own) from None
         except ForgottenMemory as error:
             raise _Refused(str(error)) from None
         except ValueError as error:
@@ -230,19 +233,30 @@ class Tools:
 
     async def _forget(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = MemoryForgetArguments.model_validate(raw)
-        known = await self._memories.forget(given.ids, wait_s=self._access.budget_ms / 1000)
-        unknown = [id for id in given.ids if id not in known]
+        filters = cast("MemoryFilters", given.model_dump(exclude={"ids"}, exclude_none=True))
+        if given.ids is None and not filters:
+            raise _Refused(f"give {', '.join(type(given).model_fields)}, at least one of them: call again with it")
+        try:
+            known = await self._memories.forget(given.ids, wait_s=self._access.budget_ms / 1000, **filters)
+        except ValueError as error:
+            raise _Refused(f"{error}: call again") from None
+        unknown = [id for id in given.ids or () if id not in known]
         text = f"forgotten: {len(known)}" + (f"; unknown ids: {', '.join(unknown)}" if unknown else "")
-        return ToolAnswer(text=text, data={"forgotten": list(known), "unknown": unknown}, error=not known)
+        data = {"forgotten": list(known), "unknown": unknown}
+        return ToolAnswer(text=text, data=data, error=given.ids is not None and not known)
+
+    @property
+    def _not_own(self) -> str:
+        """What is said of an id that nothing can be changed by."""
+        return _UNKNOWN + (
+            "; what was said by others in a shared scope can only be read" if self._access.any_of else ""
+        )
 
     async def _add(self, raw: Mapping[str, Any]) -> ToolAnswer:
         given = MemoryAddArguments.model_validate(raw)
-        message = {"role": given.role, "text": given.text, "message_id": given.message_id}
+        message = given.model_dump(exclude_none=True)
         try:
-            position = await self._memories.remember(
-                [message], tags=given.tags, metadata=given.metadata, expires_at=given.expires_at,
-                wait_s=self._access.budget_ms / 1000,
-            )  # fmt: skip
+            position = await self._memories.remember([message], wait_s=self._access.budget_ms / 1000)
         except ValueError as error:
             raise _Refused(f"{error}: call again with it") from None
         return _sent("remembered", position)
@@ -349,7 +363,7 @@ class Tools:
             Tool(
                 name="memory_list",
                 title="List memories",
-                description="List the latest memories with their ids, tags, metadata and times, to change or forget "
+                description="List the latest records with their ids, tags, metadata and times, to change or forget "
                 "some.",
                 inputs=_schema(MemoryListArguments),
                 outputs=_object(
@@ -361,7 +375,7 @@ class Tools:
             Tool(
                 name="memory_get",
                 title="Get a memory",
-                description="Get one memory by its id.",
+                description="Get one record by its id: a memory, fact, preference or summary.",
                 inputs=_schema(MemoryGetArguments),
                 outputs=_object(memory={"type": "object"}),
                 reads=True,
@@ -398,7 +412,8 @@ class Tools:
                 Tool(
                     name="memory_forget",
                     title="Forget memories",
-                    description="Forget memories for good, by their ids. Call it only if the user asks for it.",
+                    description="Forget memories for good, by their ids, or all that pass the filters. Call it only if "
+                    "the user asks for it.",
                     inputs=_schema(MemoryForgetArguments),
                     outputs=_object(
                         forgotten={"type": "array", "items": {"type": "string"}},
@@ -409,6 +424,7 @@ class Tools:
                         },
                     ),
                     reads=False,
+                    erases=True,
                     run=self._forget,
                 )
             )

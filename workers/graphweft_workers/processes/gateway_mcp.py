@@ -18,8 +18,9 @@ from graphweft import Client
 from graphweft.client_messages import encoded_event
 from graphweft.outbox import EncodedEvent
 from graphweft.transport import Outcome, Transport
-from graphweft_contracts import BusUnavailable, Event, MemoryScope
+from graphweft_contracts import BusUnavailable, Event
 from graphweft_workers.gateway.access import RequestRights
+from graphweft_workers.gateway.mcp_route import McpAddress
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.quotas import QuotaLimiter
 from graphweft_workers.mcp.access import McpScope
@@ -29,8 +30,8 @@ from graphweft_workers.support.logs import send_along
 from graphweft_workers.telemetry.metrics import EVENTS_RECEIVED
 
 _TOOLS: Final = "graphweft.tools"
-_MOST_SCOPES: Final = 1_000
-"""Scopes whose tools are kept, with the position of the last event: a search then waits for it."""
+_MOST_KEPT: Final = 1_000
+"""Addresses whose tools are kept, with the position of the last event: a search then waits for it."""
 
 
 class GatewayMcp:
@@ -39,7 +40,7 @@ class GatewayMcp:
     def __init__(self, transport: Transport, quotas: QuotaLimiter) -> None:
         send_along("mcp", logging.ERROR)  # clients get its warnings as errors
         self._client = _MeteredClient(transport, quotas)
-        self._kept: OrderedDict[McpScopeKey, Tools] = OrderedDict()
+        self._kept: OrderedDict[_ToolsKey, Tools] = OrderedDict()
         self._manager = StreamableHTTPSessionManager(make_server(_tools_of), json_response=True, stateless=True)
 
     @asynccontextmanager
@@ -51,7 +52,7 @@ class GatewayMcp:
         finally:
             await self._client.aclose()
 
-    async def answer(self, request: Request, body: bytes, rights: RequestRights, scope: MemoryScope) -> Response:
+    async def answer(self, request: Request, body: bytes, rights: RequestRights, address: McpAddress) -> Response:
         """See ``McpService.answer``."""
         bodies = iter([body])
         sent: list[Message] = []
@@ -64,28 +65,31 @@ class GatewayMcp:
         async def send(message: Message) -> None:
             sent.append(message)
 
-        await self._manager.handle_request({**request.scope, _TOOLS: self._tools(rights, scope)}, receive, send)
+        await self._manager.handle_request({**request.scope, _TOOLS: self._tools(rights, address)}, receive, send)
         if not sent:
             raise ClientDisconnect
         start, *parts = sent
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]}
         return Response(b"".join(part.get("body", b"") for part in parts), start["status"], headers)
 
-    def _tools(self, rights: RequestRights, scope: MemoryScope) -> Tools:
-        """Return the tools that the rights allow within a scope; those of an earlier request, if they are kept."""
-        key = (rights.app_id, scope, rights.token.has("emit"), rights.token.has("erase"))
+    def _tools(self, rights: RequestRights, address: McpAddress) -> Tools:
+        """Return the tools that the rights allow at an address; those of an earlier request, if they are kept."""
+        key = (rights.app_id, address, rights.token.has("emit"), rights.token.has("erase"))
         tools = self._kept.pop(key, None)
         if tools is None:
-            access = McpScope(app_id=rights.app_id, scope=scope, writes=key[2], erases=key[3])
+            access = McpScope(
+                app_id=rights.app_id, scope=address.scope, any_of=address.any_of, workflow=address.workflow,
+                agents=address.agents, chat_id=address.chat_id, writes=key[2], erases=key[3],
+            )  # fmt: skip
             tools = Tools(self._client, access)
         self._kept[key] = tools
-        if len(self._kept) > _MOST_SCOPES:
+        if len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)
         return tools
 
 
-type McpScopeKey = tuple[str, MemoryScope, bool, bool]
-"""An app, a scope of it, and whether a token may write and erase."""
+type _ToolsKey = tuple[str, McpAddress, bool, bool]
+"""An app, an address within it, and whether a token may write and erase."""
 
 
 class _MeteredClient(Client):

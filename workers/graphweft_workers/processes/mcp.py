@@ -120,7 +120,7 @@ def _offer(tool: Tool) -> types.Tool:
         input_schema=dict(tool.inputs),
         output_schema=dict(tool.outputs),
         annotations=types.ToolAnnotations(
-            read_only_hint=tool.reads, destructive_hint=False, idempotent_hint=tool.reads, open_world_hint=False
+            read_only_hint=tool.reads, destructive_hint=tool.erases, idempotent_hint=tool.reads, open_world_hint=False
         ),
     )
 

@@ -60,6 +60,7 @@ from graphweft_workers.ports.offsets import is_after, later
 from graphweft_workers.ports.purges import Purge, put_purge
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.log_context import ids_of
+from graphweft_workers.support.log_limit import LogLimit
 from graphweft_workers.telemetry import tracing_spans
 from graphweft_workers.telemetry.metrics import BUS_DURATION, DB_DURATION, DUPLICATES
 
@@ -83,6 +84,7 @@ class PartitionParts:
     returned_rules: ReturnedRules
     windows: WindowsTogether
     warned: Warned
+    lines: LogLimit
     applied: Callable[[int], None]
     """Called with the number of entries of each batch."""
 
@@ -125,7 +127,7 @@ class Partition:
         )  # fmt: skip
         self._reports = BatchReports(
             parts.state, self.number, self._queues, writer.half_done, self._skips, before=opening.before,
-            warned=parts.warned,
+            warned=parts.warned, lines=parts.lines,
         )  # fmt: skip
         self._commit: asyncio.Task[None] | None = None
         self._arrived = 0.0
@@ -330,7 +332,8 @@ class Partition:
         again = bool(later(self._again, self._queues.again))
         letter = letter_of_lost(self.number, after, batch.lost, next_offset, again=again)
         await self._state.letters.put([letter])
-        logger.error("events_lost", partition=self.number, events=batch.lost, after=after, message=letter.message)
+        level = logger.debug if self._parts.lines.admit(("events_lost", self.number)) is None else logger.error
+        level("events_lost", partition=self.number, events=batch.lost, after=after, message=letter.message)
 
 
 class AppWriter:

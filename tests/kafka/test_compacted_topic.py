@@ -56,12 +56,11 @@ async def producer(url: str, transaction: str | None) -> AsyncIterator[Any]:
 
 async def write(url: str, keys: Sequence[str], *, at_ms: int = _TIME_MS, transaction: str | None = None) -> None:
     """Append a batch of one record for each key."""
-    async with producer(url, transaction) as made:
-        async with made.transaction() if transaction else contextlib.nullcontext():
-            batch = made.create_batch()
-            for number, key in enumerate(keys):
-                batch.append(key=key.encode(), value=f"{key}{number}".encode(), timestamp=at_ms)
-            await (await made.send_batch(batch, channels.EVENTS_TOPIC, partition=0))
+    async with producer(url, transaction) as made, made.transaction() if transaction else contextlib.nullcontext():
+        batch = made.create_batch()
+        for number, key in enumerate(keys):
+            batch.append(key=key.encode(), value=f"{key}{number}".encode(), timestamp=at_ms)
+        await (await made.send_batch(batch, channels.EVENTS_TOPIC, partition=0))
 
 
 async def abort(url: str) -> None:

@@ -122,7 +122,7 @@ class Partition:
         )  # fmt: skip
         self._queues = AppQueues(
             writer, run=opening.run, check=parts.graph.check, skips=self._skips, position=opening.start,
-            before=opening.before, progressed=self._start_commit, clock=self._state.clock,
+            before=opening.before, progressed=self._commit_rest, clock=self._state.clock,
             timing=self._state.timing.queues,
         )  # fmt: skip
         self._reports = BatchReports(
@@ -130,6 +130,7 @@ class Partition:
             warned=parts.warned, lines=parts.lines,
         )  # fmt: skip
         self._commit: asyncio.Task[None] | None = None
+        self._is_closing = False
         self._arrived = 0.0
         """When the first entries of the next batch were there, in Unix time; 0 before that."""
         self._stepped = False
@@ -273,6 +274,21 @@ class Partition:
         ):
             self._stepped = False
             self._commit = asyncio.create_task(self._commit_now())
+            self._commit.add_done_callback(lambda _: self._commit_rest())
+
+    def _commit_rest(self) -> None:
+        """Commit what took effect beside the last commit, once nothing else is to do: the next read may wait long.
+
+        While apps are at work, the next batch does so. What a commit raises is raised there, too.
+        """
+        commit = self._commit
+        if self._is_closing:
+            return
+        if commit is not None and commit.done() and self._queues.are_idle:
+            if commit.cancelled() or commit.exception() is not None:
+                return
+            self._commit = None
+        self._start_commit()
 
     async def _commit_now(self, *, least: int = MARKS_EVERY) -> None:
         graph, bus = self.positions.next(self._queues, self.recent)
@@ -312,6 +328,7 @@ class Partition:
 
     async def _close(self) -> None:
         """Give up what waits, and commit what took effect."""
+        self._is_closing = True
         self._window.clear()
         await self._queues.aclose()
         self._state.applier.forget(self.number)

@@ -244,8 +244,8 @@ def _for_good(settings: Mapping[str, str]) -> list[Check]:
 def _tells_time(settings: Mapping[str, str]) -> list[Check]:
     if settings["message.timestamp.type"] == LOG_TIME:
         return []
-    name = channels.USAGE_TOPIC
-    found = f"{name} has message.timestamp.type {settings['message.timestamp.type']}: no role finds that its clock is wrong"
+    name, kind = channels.USAGE_TOPIC, settings["message.timestamp.type"]
+    found = f"{name} has message.timestamp.type {kind}: no role finds that its clock is wrong"
     return [Check(name="usage topic", state="warn", found=found, advice=how_to_set_times(name))]
 
 

@@ -1,7 +1,7 @@
-"""Whether the clock of a host is right: requests have deadlines by the clock, so a role whose clock is wrong answers none.
+"""Whether the clock of a host is right: requests have deadlines, so a role whose clock is wrong answers none in time.
 
-The bus has a clock of its own. The record of a role says how its clock differs, by the time of the bus: so ``status`` and
-``doctor``, which run elsewhere, name it.
+The bus has a clock of its own. The record of a role says how its clock differs, with the time of the bus: so ``status``
+and ``doctor``, which run elsewhere, name it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ class HostClock:
     """Compares the clock of this host with that of the bus, and says on the bus how they differ."""
 
     def __init__(
-        self, bus: Bus, role: str, *, name: str, clock: Clock = SYSTEM_CLOCK, timing: HostClockTiming = TIMING.host_clock
-    ) -> None:
+        self, bus: Bus, role: str, *, name: str, clock: Clock = SYSTEM_CLOCK,
+        timing: HostClockTiming = TIMING.host_clock,
+    ) -> None:  # fmt: skip
         """``name`` is that of the process, which has the role ``role``."""
         self._bus = bus
         self._key = f"{CLOCK}{role} {name}"

@@ -30,7 +30,7 @@ _CONTROL: Final = 0x20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class OffsetGap:
     """Offsets without a record that follow each other."""
 
     index: int
@@ -40,13 +40,13 @@ class Gap:
     """The offset after the last one."""
 
 
-def gaps_in(start: int, records: Sequence[Any], end: int) -> list[Gap]:
+def gaps_in(start: int, records: Sequence[Any], end: int) -> list[OffsetGap]:
     """Return the offsets of a range of which no record was read. Pure."""
-    found: list[Gap] = []
+    found: list[OffsetGap] = []
     expected = start
     for index, offset in enumerate([*(record.offset for record in records), end]):
         if offset > expected:
-            found.append(Gap(index=index, first=expected, end=offset))
+            found.append(OffsetGap(index=index, first=expected, end=offset))
         expected = offset + 1
     return found
 
@@ -71,7 +71,7 @@ async def until_gone(
     return records, before, end
 
 
-async def _passed_in(consumer: Any, partition: Any, gaps: Sequence[Gap]) -> list[tuple[int, int]]:
+async def _passed_in(consumer: Any, partition: Any, gaps: Sequence[OffsetGap]) -> list[tuple[int, int]]:
     """Return ranges of offsets that readers pass, because no record with an effect ever had them, in order.
 
     Another connection asks, because the broker keeps the requests of the usual one until there are new records.

@@ -35,7 +35,7 @@ class HostClock:
         self._timing = timing
         self._record: WaitRecord | None = None
         """What the bus says of this clock."""
-        self._has_looked = False
+        self._has_looked = self._failed = False
 
     async def run(self) -> None:
         """Look from time to time, until cancelled."""
@@ -57,8 +57,11 @@ class HostClock:
             elif self._record is not None:
                 await self.aclose()
                 logger.info("clock_is_right")
-        except Transient:
-            return
+            self._failed = False
+        except Transient as error:
+            if not self._failed:
+                logger.info("clock_not_compared", error=str(error), next="`graphweft acl` prints the rights")
+            self._failed = True
 
     async def aclose(self) -> None:
         """Remove what the bus says of this clock. Raises ``BusUnavailable``."""

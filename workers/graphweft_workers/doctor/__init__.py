@@ -553,7 +553,7 @@ async def _clocks(settings: Settings) -> list[Check]:
     return []
 
 
-async def _services(settings: Settings) -> list[Check]:
+async def _services(settings: Settings, clock: Clock = SYSTEM_CLOCK) -> list[Check]:
     try:
         async with aclosing(make_bus(settings)) as bus:
             partitions = await bus.partitions.status()
@@ -591,7 +591,7 @@ async def _services(settings: Settings) -> list[Check]:
     ]  # fmt: skip
     faults += [
         Check(name="clock", state="fail", found=found, advice="synchronize the clocks of all hosts by NTP")
-        for found in wrong_clocks(records, SYSTEM_CLOCK.now().timestamp())
+        for found in wrong_clocks(records, clock.now().timestamp())
     ]
     checks += await _older_graphs(settings, partitions)
     checks += await _erased_again(settings, needed)

@@ -826,6 +826,25 @@ async def test_requests_beyond_the_limits_are_told_at_once(stack: Stack, app_id:
         assert (await post(gateway, note("again"))).status_code == 202
 
 
+@pytest.mark.parametrize("path", ["/v1/events", "/v1/context"])
+async def test_a_token_that_is_revoked_while_a_body_is_sent_does_nothing(stack: Stack, app_id: str, path: str) -> None:
+    valid = [tokens_of(mine=app_id)]
+    body = note("late") if path == "/v1/events" else {"agent": "Notes", "chat_id": "c1"}
+
+    async def slow() -> AsyncIterator[bytes]:
+        sent = json.dumps(body).encode()
+        yield sent[:9]
+        valid.append(tokens_of(theirs="other"))
+        yield sent[9:]
+
+    async with Client(transport=RedisTransport(stack.url)) as client:
+        app = make_app(client, connect=lambda: RedisTransport(stack.url), tokens=lambda: valid[-1])
+        headers = {"Content-Type": SINGLE if path == "/v1/events" else "application/json"}
+        answer = await asking(app).post(path, content=slow(), headers=headers)
+    assert problem(answer) == (401, "no-token")
+    assert await events_of(stack.url, app_id) == []
+
+
 @pytest.mark.parametrize("reader", ["read_events", "read_json"])
 async def test_large_bodies_of_an_app_are_read_one_by_one_beside_the_others(
     stack: Stack, app_id: str, monkeypatch: pytest.MonkeyPatch, reader: str

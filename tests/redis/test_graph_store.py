@@ -15,6 +15,7 @@ import redis.asyncio as redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.services.fixtures import Logs
+from tests.services.virtual_time import VirtualClock
 from tests.services.waiting import turns, until
 
 from graphweft.transports.redis.connection import connect
@@ -468,13 +469,21 @@ async def test_a_user_without_the_right_to_take_turns_reads_and_writes_as_before
     await admin.execute_command("ACL", "SETUSER", "old", "reset", "on", "nopass", "+ping", "+time", "+zscore", "~shop*")
     client = connect(url, io_timeout_s=20, decode=True)
     client.connection_pool.connection_kwargs |= {"username": "old", "password": "x"}
-    turns = ReadTurns(client)
+    clock = VirtualClock()
+    turns = ReadTurns(client, clock=clock)
     for _ in range(2):
-        async with turns.reading("g", until=time.monotonic() + 60, of_graph=1, of_all=1):
+        async with turns.reading("g", until=clock.monotonic() + 60, of_graph=1, of_all=1):
             await client.ping()
         async with turns.writing("g"):
             await client.ping()
     assert [entry["log_level"] for entry in logs if entry["event"] == "read_turns_off"] == ["warning"]
+    await admin.execute_command("ACL", "SETUSER", "old", *rules_of("responder", "mozaiks_{app_id}"))
+    clock.advance(60)
+    async with turns.reading("g", until=clock.monotonic() + 60, of_graph=1, of_all=1):
+        assert await admin.zcard(channels.SLOW_READS) == 1
+    turns._heeded = frozenset({"g"})
+    async with turns.writing("g"):
+        assert await admin.zcard(channels.SLOW_WRITES) == 1
     await turns.aclose()
     for each in (client, admin):
         await each.aclose()
@@ -488,13 +497,34 @@ async def test_a_workers_user_keeps_positions_and_one_without_the_rights_works_o
     await admin.execute_command("ACL", "SETUSER", "worker", "reset", *user, *rules)
     await admin.execute_command("ACL", "SETUSER", "old", "reset", *user, *rules, "-eval", "-hgetall")
     address = url.replace("unix://", "unix://old:x@")
-    async with contextlib.aclosing(FalkorDBStore(address)) as store:
+    clock = VirtualClock()
+    async with contextlib.aclosing(FalkorDBStore(address, clock=clock)) as store:
         await store.durable(await store.check(), move)
         assert await store.positions() is None
         assert await store.reached(0) == {}
         await store.whole.drop(APP)
-        await store.durable(await store.check(), move)
-    assert [entry["log_level"] for entry in logs if entry["event"] == "graph_positions_not_kept"] == ["warning"]
+        further = CommittedPosition(offset="11", count=3)
+        await store.durable(await store.check(), PositionMove(partition=0, before=place, after=further))
+        assert [entry["log_level"] for entry in logs if entry["event"] == "graph_positions_not_kept"] == ["warning"]
+        await admin.execute_command("ACL", "SETUSER", "old", "+hgetall")
+        clock.advance(60)
+        assert await store.positions() is None  # the other right is refused
+        await admin.execute_command("ACL", "SETUSER", "old", "+eval")
+        clock.advance(60)
+        assert await store.positions() == {0: further}
+        assert await store.reached(0) == {APP: "9"}
+        again = PositionMove(partition=0, before=further, after=place)
+        await store.durable(await store.check(), again)
+        await admin.execute_command("ACL", "SETUSER", "old", "-eval")
+        await store.durable(await store.check(), again)  # the server says something else, and may not be asked
+        await admin.execute_command("ACL", "SETUSER", "old", "+eval")
+        clock.advance(60)
+        with pytest.raises(GraphUnavailable, match="what it said before"):
+            await store.durable(await store.check(), again)
+    assert [entry["event"] for entry in logs if "positions" in entry["event"]] == [
+        "graph_positions_not_kept", "graph_positions_kept", "graph_positions_not_kept", "graph_positions_kept"
+    ]  # fmt: skip
+    await admin.delete(channels.graph_positions("mozaiks_{app_id}"))
     async with contextlib.aclosing(FalkorDBStore(address.replace("old", "worker"))) as store:
         await store.durable(await store.check(), move)
         assert await store.positions() == {0: place}

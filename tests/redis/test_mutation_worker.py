@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import batched
 from pathlib import Path
-from typing import Any, override
+from typing import Any, cast, override
 
 import pytest
 import redis.asyncio as redis
@@ -38,7 +38,7 @@ from graphweft_workers.engine.log.read import LoggedEvent
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import LettersAround, letter_count
-from graphweft_workers.ports.event_log import CommittedPosition
+from graphweft_workers.ports.event_log import Batch, CommittedPosition, EventLog
 from graphweft_workers.ports.graph_store import PositionMove, Write, WriteResult
 from graphweft_workers.support.timing import TIMING, QueueTiming, Timing, WriteTiming
 
@@ -877,6 +877,42 @@ async def test_nothing_is_committed_before_the_graph_has_it_on_disk(
         await until(are_counted)
         await slow.asked.wait()
         assert sum(partition.lag for partition in await bus.partitions.status()) == 20
+        slow.written.set()
+        await applied(bus)
+
+
+class TwoEntries:
+    """The real log, whose reads never end behind the second entry of a partition."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._read = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    async def read(self, partition: int, after: CommittedPosition, *, limit: int, wait_s: float | None = None) -> Batch:
+        if self._read >= 2:
+            await asyncio.Event().wait()
+        batch = await self._log.read(partition, after, limit=limit, wait_s=wait_s)
+        self._read += len(batch.entries)
+        return batch
+
+
+async def test_what_took_effect_beside_a_commit_is_committed_without_a_further_event(
+    url: str, bus: Bus, graph: FalkorDBStore, rules: RuleSet
+) -> None:
+    slow = SlowDisk(graph)
+    held = replace(bus, log=cast(EventLog, TwoEntries(bus.log)))
+    async with Client(url) as client, running(held, slow, rules):
+        await client.emit(tool("first"))
+        await slow.asked.wait()
+        await client.emit(tool("second"))
+
+        async def is_applied() -> bool:
+            return bool((await graph.read(APP, "MATCH (t:Tool {name: 'second'}) RETURN t", {}, timeout_s=600)).rows)
+
+        await until(is_applied)
         slow.written.set()
         await applied(bus)
 

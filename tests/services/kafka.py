@@ -49,6 +49,7 @@ transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=500
 log.cleaner.dedupe.buffer.size=2097152
+log.cleaner.backoff.ms=500
 num.network.threads=1
 num.io.threads=2
 """

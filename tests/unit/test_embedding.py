@@ -247,9 +247,25 @@ async def test_a_refused_text_does_not_take_the_others_with_it() -> None:
     assert inner.asked == [["a", "bad", "bb"], ["bad"], ["bad"]]
 
 
-async def test_the_cache_is_bounded_by_entries_and_bytes() -> None:
+async def test_an_app_pushes_no_vector_of_another_out_of_its_share() -> None:
     inner = Slow()
-    cache = CachedEmbedder(inner, max_entries=3)
+    cache = CachedEmbedder(inner, max_bytes=4 * 408)
+    quiet, loud = cache.of_app("quiet"), cache.of_app("loud")
+    await quiet.embed(["a", "bb"])
+    for number in range(50):
+        await loud.embed([f"text {number}"])
+    inner.asked.clear()
+    assert await quiet.embed(["a", "bb"]) == [[1.0, 1.0], [2.0, 1.0]]
+    assert inner.asked == []
+    await loud.embed(["a"])
+    assert inner.asked == [["a"]], "else its time would say that another app has asked it"
+    await quiet.aclose()
+    assert not inner.closed
+
+
+async def test_the_cache_is_bounded_by_bytes() -> None:
+    inner = Slow()
+    cache = CachedEmbedder(inner, max_bytes=3 * 408)
     for text in ("a", "bb", "ccc", "a", "dddd", "a"):
         await cache.embed([text])
     assert len(cache) == 3

@@ -21,6 +21,7 @@ from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, MarksLos
 
 EVERY_S = 5.0
 APPS = ("ant", "bee", "cat")
+AT = CommittedPosition(offset="9", count=9)
 
 
 class Graphs:
@@ -33,9 +34,10 @@ class Graphs:
         self.hangs_s = 0.0
         self.asked: list[str] = []
         self.opened: list[str] = []
+        self.reopened = 0
 
     async def positions(self) -> Mapping[int, CommittedPosition] | None:
-        return {} if self.keeps_positions else None
+        return {3: AT} if self.keeps_positions else None
 
     async def checkpoints(self, app_id: str, *, timeout_s: float) -> Mapping[int, Checkpoint]:
         self.asked.append(app_id)
@@ -53,10 +55,17 @@ class Graphs:
 
 
 async def seen(
-    graphs: Graphs, looks: int = len(APPS), *, reached: Mapping[str, str] | None = None
-) -> list[tuple[str, str]]:
-    """Return the apps whose events are read again, and where their graphs stood, after some looks."""
+    graphs: Graphs, looks: int = len(APPS), *, reached: Mapping[str, str] | None = None,
+    kept: CommittedPosition | None = AT,
+) -> list[tuple[str, str]]:  # fmt: skip
+    """Return the apps whose events are read again, and where their graphs stood, after some looks.
+
+    ``kept`` is what the worker believes that the server says of the partition.
+    """
     again: list[tuple[str, str]] = []
+
+    def reopen(why: str) -> None:
+        graphs.reopened += 1
 
     async def read_again(app_id: str, offset: str) -> None:
         again.append((app_id, offset))
@@ -66,7 +75,9 @@ async def seen(
         SimpleNamespace(
             reached=dict.fromkeys(graphs.at, "9") if reached is None else reached,
             read_again=read_again,
-            positions=SimpleNamespace(kept=None),
+            positions=SimpleNamespace(kept=kept if graphs.keeps_positions else None),
+            is_at_rest=True,
+            reopen=reopen,
             recent=SimpleNamespace(has_series=False),
         ),
     )  # fmt: skip
@@ -84,6 +95,18 @@ async def test_one_graph_is_looked_at_each_time_in_turn() -> None:
     graphs = Graphs()
     assert await seen(graphs, looks=5) == []
     assert graphs.asked == ["ant", "bee", "cat", "ant", "bee"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "reopened"),
+    [(AT, 0), (CommittedPosition(offset="4", count=4), 1), pytest.param(None, 1, id="its user got the right")],
+)
+async def test_a_partition_is_opened_again_if_the_server_says_another_position(
+    kept: CommittedPosition | None, reopened: int
+) -> None:
+    graphs = Graphs()
+    await seen(graphs, looks=1, kept=kept)
+    assert graphs.reopened == reopened
 
 
 @pytest.mark.parametrize(("apps", "each"), [(24, 1), (25, 2), (1_000, 42)])

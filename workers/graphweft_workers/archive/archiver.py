@@ -216,7 +216,7 @@ class PartitionCopy:
             self.position = CommittedPosition(offset=self.pending[-1].offset, count=count)
         elif batch.lost:
             self.position = CommittedPosition(offset=self.position.offset, count=before + batch.lost)
-        elif batch.stepped:
+        elif batch.stepped and not self.pending:  # behind what is pending, the next commit passes it too
             await self._bus.partitions.commit(self.number, self.position)
 
     async def write(self) -> int:

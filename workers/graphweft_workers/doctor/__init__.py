@@ -18,6 +18,7 @@ from graphweft_workers.archive.preludes import is_of_prelude, prelude_of, prelud
 from graphweft_workers.engine.apply.older_graph import is_graph_behind
 from graphweft_workers.engine.failures.dead_letter_counts import SKIPS, DeadLetterCause, count_causes
 from graphweft_workers.engine.log.log_time import ClocksDiffer, log_time
+from graphweft_workers.engine.usage.waits import wrong_clocks
 from graphweft_workers.ports.check import Check
 from graphweft_workers.ports.dead_letters import letter_count
 from graphweft_workers.ports.graph_basis import GraphBasis, why_older
@@ -552,7 +553,7 @@ async def _clocks(settings: Settings) -> list[Check]:
     return []
 
 
-async def _services(settings: Settings) -> list[Check]:
+async def _services(settings: Settings, clock: Clock = SYSTEM_CLOCK) -> list[Check]:
     try:
         async with aclosing(make_bus(settings)) as bus:
             partitions = await bus.partitions.status()
@@ -560,7 +561,8 @@ async def _services(settings: Settings) -> list[Check]:
             causes = count_causes(await bus.dead_letters.read(limit=_MOST_LETTERS, whole=False)) if letters else []
             activations = await bus.rules.activations()
             lost = await lost_rule_sets(bus.rules, activations)
-            waits = waits_of(settings, channels.MUTATION_GROUP, (await bus.usage.after(None)).found)
+            records = (await bus.usage.after(None)).found
+            waits = waits_of(settings, channels.MUTATION_GROUP, records)
             needed = (await purges_after(bus.purges, None)).needed
     except BusUnavailable as error:
         return [_not_known("workers", error)]
@@ -587,6 +589,10 @@ async def _services(settings: Settings) -> list[Check]:
         )
         for each in waits
     ]  # fmt: skip
+    faults += [
+        Check(name="clock", state="fail", found=found, advice="synchronize the clocks of all hosts by NTP")
+        for found in wrong_clocks(records, clock.now().timestamp())
+    ]
     checks += await _older_graphs(settings, partitions)
     checks += await _erased_again(settings, needed)
     return [*checks, *faults, *_without_effect(letters, causes), *_parked(partitions), *_lost(lost.values(), used)]

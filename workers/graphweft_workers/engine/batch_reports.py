@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import batched
 from typing import Final
 
@@ -16,6 +16,7 @@ from graphweft_workers.engine.log.read import Range, Skip
 from graphweft_workers.ports.offsets import is_after
 from graphweft_workers.ports.position_note import PositionNote
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.log_limit import LogLimit
 
 logger = get_logger("graphweft.mutation")
 
@@ -38,8 +39,12 @@ class BatchReports:
         *,
         before: PositionNote,
         warned: Warned,
+        lines: LogLimit,
     ) -> None:
-        """``before`` is the note of the last owner, which says what it has reported."""
+        """``before`` is the note of the last owner, which says what it has reported.
+
+        ``lines`` limits the lines that the senders of events can cause at will.
+        """
         self._state = state
         self._number = number
         self._queues = queues
@@ -47,6 +52,7 @@ class BatchReports:
         self._skips = skips
         self._before = before
         self._warned = warned
+        self._lines = lines
 
     async def report(self, read: Range) -> tuple[frozenset[str], Mapping[str, Sequence[Skip]]]:
         """Write dead letters and count skips, except those that the last owner has reported.
@@ -64,9 +70,15 @@ class BatchReports:
         for some in batched(letters, _LETTERS_AT_ONCE):
             await self._state.letters.put(some)
         for letter in letters:
-            logger.error("dead_letter", position=letter.position, reason=letter.reason, message=letter.message)
+            self._say(
+                logger.error, "dead_letter", letter.app_id, letter.reason,
+                position=letter.position, reason=letter.reason, message=letter.message,
+            )  # fmt: skip
         for defect in read.defects:
-            logger.error("defect", partition=self._number, error=defect.kind, frames=defect.frames)
+            self._say(
+                logger.error, "defect", defect.kind, defect.frames,
+                partition=self._number, error=defect.kind, frames=defect.frames,
+            )  # fmt: skip
         later: dict[str, list[Skip]] = {}
         for skip in read.skips:
             app_id = skip.event.appid
@@ -93,7 +105,10 @@ class BatchReports:
         return is_after(offset, self._before.reported_of(app_id))
 
     def _warn(self, skip: Skip) -> None:
-        """Log a skip as a warning once per rule and cause: a rule usually lacks the same value in every event."""
+        """Log a skip as a warning once per rule and cause: a rule usually lacks the same value in every event.
+
+        The names of workflows are the senders' choice, so of an app those without rules are at most one a minute.
+        """
         event = skip.event
         if skip.reason == "no_rules":
             cause: tuple[str | None, ...] = (event.workflow,)
@@ -102,10 +117,29 @@ class BatchReports:
         else:
             cause = (event.workflow, skip.rule, skip.mutation, skip.message)
             fields = {"rule": skip.rule, "mutation": skip.mutation, "place": skip.place}
-        level = logger.debug if cause in self._warned else logger.warning
+        fields |= {
+            "detail": skip.message,
+            "event_id": event.id,
+            "event_type": event.type,
+            "next": "`graphweft status` counts them; after a fix run: graphweft rules push, graphweft dlq retry --all",
+        }
+        name = "workflow_without_rules" if skip.reason == "no_rules" else "mutation_skipped"
+        if cause in self._warned:
+            logger.debug(name, **fields)
+        elif skip.reason != "no_rules" or event.workflow is None:
+            logger.warning(name, **fields)
+        elif not self._say(logger.warning, name, event.appid, **fields):
+            return  # the next event of this workflow is another chance
         self._warned[cause] = None
-        level(
-            "workflow_without_rules" if skip.reason == "no_rules" else "mutation_skipped", **fields,
-            detail=skip.message, event_id=event.id, event_type=event.type,
-            next="`graphweft status` counts them; after a fix run: graphweft rules push, graphweft dlq retry --all",
-        )  # fmt: skip
+
+    def _say(self, level: Callable[..., None], name: str, *kind: str | None, **fields: object) -> bool:
+        """Log a line that senders can cause at will, at level debug if one of its kind was logged lately.
+
+        Return whether it was logged as what it is.
+        """
+        left_out = self._lines.admit((name, *kind))
+        if left_out is None:
+            logger.debug(name, **fields)
+            return False
+        level(name, **fields, **({"left_out": left_out} if left_out else {}))
+        return True

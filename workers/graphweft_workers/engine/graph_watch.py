@@ -20,6 +20,7 @@ from graphweft_workers.support.lazy_logger import get_logger
 logger = get_logger("graphweft.mutation")
 
 _REPLACED: Final = "the graph server was emptied, restored or replaced"
+_KEPT_AGAIN: Final = "the graph server keeps positions again, as its user has the right"
 _LOOKS: Final = 24
 """In how many looks all graphs had their turn."""
 _ERASED: Final = "entries were erased"
@@ -99,6 +100,8 @@ class GraphWatch:
         if found is None:
             return
         for number, (partition, kept) in before.items():
+            if kept is None:
+                partition.reopen(_KEPT_AGAIN)
             is_current = kept is not None and partition.is_at_rest and partition.positions.kept is kept
             if is_current and found.get(number) != kept:
                 partition.reopen(_REPLACED)

@@ -60,6 +60,7 @@ from graphweft_workers.ports.offsets import is_after, later
 from graphweft_workers.ports.purges import Purge, put_purge
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.support.log_context import ids_of
+from graphweft_workers.support.log_limit import LogLimit
 from graphweft_workers.telemetry import tracing_spans
 from graphweft_workers.telemetry.metrics import BUS_DURATION, DB_DURATION, DUPLICATES
 
@@ -83,6 +84,7 @@ class PartitionParts:
     returned_rules: ReturnedRules
     windows: WindowsTogether
     warned: Warned
+    lines: LogLimit
     applied: Callable[[int], None]
     """Called with the number of entries of each batch."""
 
@@ -120,14 +122,15 @@ class Partition:
         )  # fmt: skip
         self._queues = AppQueues(
             writer, run=opening.run, check=parts.graph.check, skips=self._skips, position=opening.start,
-            before=opening.before, progressed=self._start_commit, clock=self._state.clock,
+            before=opening.before, progressed=self._commit_rest, clock=self._state.clock,
             timing=self._state.timing.queues,
         )  # fmt: skip
         self._reports = BatchReports(
             parts.state, self.number, self._queues, writer.half_done, self._skips, before=opening.before,
-            warned=parts.warned,
+            warned=parts.warned, lines=parts.lines,
         )  # fmt: skip
         self._commit: asyncio.Task[None] | None = None
+        self._is_closing = False
         self._arrived = 0.0
         """When the first entries of the next batch were there, in Unix time; 0 before that."""
         self._stepped = False
@@ -271,6 +274,21 @@ class Partition:
         ):
             self._stepped = False
             self._commit = asyncio.create_task(self._commit_now())
+            self._commit.add_done_callback(lambda _: self._commit_rest())
+
+    def _commit_rest(self) -> None:
+        """Commit what took effect beside the last commit, once nothing else is to do: the next read may wait long.
+
+        While apps are at work, the next batch does so. What a commit raises is raised there, too.
+        """
+        commit = self._commit
+        if self._is_closing:
+            return
+        if commit is not None and commit.done() and self._queues.are_idle:
+            if commit.cancelled() or commit.exception() is not None:
+                return
+            self._commit = None
+        self._start_commit()
 
     async def _commit_now(self, *, least: int = MARKS_EVERY) -> None:
         graph, bus = self.positions.next(self._queues, self.recent)
@@ -310,6 +328,7 @@ class Partition:
 
     async def _close(self) -> None:
         """Give up what waits, and commit what took effect."""
+        self._is_closing = True
         self._window.clear()
         await self._queues.aclose()
         self._state.applier.forget(self.number)
@@ -330,7 +349,8 @@ class Partition:
         again = bool(later(self._again, self._queues.again))
         letter = letter_of_lost(self.number, after, batch.lost, next_offset, again=again)
         await self._state.letters.put([letter])
-        logger.error("events_lost", partition=self.number, events=batch.lost, after=after, message=letter.message)
+        level = logger.debug if self._parts.lines.admit(("events_lost", self.number)) is None else logger.error
+        level("events_lost", partition=self.number, events=batch.lost, after=after, message=letter.message)
 
 
 class AppWriter:

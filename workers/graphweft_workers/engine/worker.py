@@ -33,6 +33,7 @@ from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.rule_sets.active_rules import ActiveRules, FixedRules
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.log_limit import LogLimit
 from graphweft_workers.support.timing import TIMING, Timing
 from graphweft_workers.telemetry.metrics import EVENTS_READ
 
@@ -125,6 +126,7 @@ class MutationWorker:
             returned_rules=self._returned_rules,
             windows=WindowsTogether(),
             warned=BoundedDict(),
+            lines=LogLimit(clock=clock),
             applied=self._count,
         )
 

@@ -191,14 +191,15 @@ class _Gateway:
                 access.check_events(events, lambda number, attribute: place_of(kind, number, attribute))
                 return _encoded(events), event_hints(kind, events)
 
-            events, hints = await self._read(app_id, request, read, self.limits.events_bytes)
+            events, hints = await self._read(access, request, read, self.limits.events_bytes)
             note_events(request, app_id, [each.event for each in events])
             positions = await self._publish(app_id, events)
         return JSONResponse({"positions": positions, **({"hints": hints} if hints else {})}, 202)
 
     async def messages(self, request: Request) -> Response:
         """Publish an episode for each message. The answer means that the bus has them."""
-        app_id = self._access(request, "emit").app_id
+        access = self._access(request, "emit")
+        app_id = access.app_id
         with self._taking(app_id):
             _check_json(request)
 
@@ -206,7 +207,7 @@ class _Gateway:
                 events = read_messages(body, app_id=app_id, limits=self.limits, refusal=self.refusal)
                 return _encoded(events)
 
-            events = await self._read(app_id, request, read, self.limits.events_bytes)
+            events = await self._read(access, request, read, self.limits.events_bytes)
             note_events(request, app_id, [each.event for each in events])
             positions = await self._publish(app_id, events)
         return JSONResponse({"message": "the bus has the messages", "success": True, "positions": positions}, 202)
@@ -229,7 +230,7 @@ class _Gateway:
                 )
                 return found, _encoded(found.events)
 
-            found, events = await self._read(app_id, request, read, self.limits.events_bytes, otlp=True)
+            found, events = await self._read(access, request, read, self.limits.events_bytes, otlp=True)
             note_events(request, app_id, found.events)
             await self._publish(app_id, events)
         counts = self.spans.setdefault(app_id, Counter()) if found.ignored or found.rejected else Counter[str]()
@@ -247,9 +248,10 @@ class _Gateway:
 
     async def search(self, request: Request) -> Response:
         """Return facts of some groups. An error means that the search failed, so an empty list means no facts."""
-        app_id = self._access(request, "read").app_id
+        access = self._access(request, "read")
+        app_id = access.app_id
         with self.limiter.enter(app_id):
-            question = await self._question(app_id, request, FactsQuestion)
+            question = await self._question(access, request, FactsQuestion)
             note_users(request, app_id, question.group_ids)
             budget_ms = round(self.limits.search_s * 1000)
             found = await find_facts(self.client, app_id, question, budget_ms=budget_ms)
@@ -260,7 +262,7 @@ class _Gateway:
         access = self._access(request, "read")
         app_id = access.app_id
         with self.limiter.enter(app_id):
-            question = await self._question(app_id, request, ContextQuestion)
+            question = await self._question(access, request, ContextQuestion)
             scopes = () if question.search is None else question.search.scopes
             note_users(request, app_id, [question.user_id, *(scope.get("user_id") for scope in scopes)])
             if question.app_id not in {None, app_id}:
@@ -289,7 +291,7 @@ class _Gateway:
                 read_json(body)  # refuses what costs too much
                 return body
 
-            body = await self._read(app_id, request, read, self.limits.events_bytes)
+            body = await self._read(rights, request, read, self.limits.events_bytes)
             return await mcp.answer(request, body, rights, address)
 
     async def healthcheck(self, _: Request) -> Response:
@@ -327,16 +329,19 @@ class _Gateway:
         return JSONResponse(self.document)
 
     async def _read[T](
-        self, app_id: str, request: Request, reader: Callable[[bytes], T], limit: int, *, otlp: bool = False
+        self, access: RequestRights, request: Request, reader: Callable[[bytes], T], limit: int, *, otlp: bool = False
     ) -> T:
-        body = await self.limiter.receive(app_id, request, limit=limit, gzip=otlp)
-        return await self.limiter.read(app_id, body, reader, costly=otlp)
+        """Read the body. Raises ``Problem`` also if the token was revoked, or changed, while it was sent."""
+        body = await self.limiter.receive(access.app_id, request, limit=limit, gzip=otlp)
+        if self._access(request).token != access.token:
+            raise Problem(401, "no-token", "the token was changed while the request was sent: send it again")
+        return await self.limiter.read(access.app_id, body, reader, costly=otlp)
 
-    async def _question[Q: BaseModel](self, app_id: str, request: Request, model: type[Q]) -> Q:
+    async def _question[Q: BaseModel](self, access: RequestRights, request: Request, model: type[Q]) -> Q:
         _check_json(request)
         try:
             return await self._read(
-                app_id, request, lambda body: model.model_validate(read_json(body)), self.limits.context_bytes
+                access, request, lambda body: model.model_validate(read_json(body)), self.limits.context_bytes
             )
         except ValidationError as error:
             detail = "the question breaks the contract"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from typing import Any, Final, Protocol, cast
 
@@ -34,8 +35,11 @@ _adapter: Final = cache(TypeAdapter[Any])
 class RecordLog(Protocol):
     """Records that every process may put and read, such as purges or usage. Methods raise ``BusUnavailable``."""
 
-    async def put(self, key: str, record: bytes | None) -> None:
-        """Replace the record with a key; None removes it. At most 900,000 bytes. Every later ``after`` finds it."""
+    async def put(self, key: str, record: bytes | None) -> datetime | None:
+        """Replace the record with a key; None removes it. At most 900,000 bytes. Every later ``after`` finds it.
+
+        Return the time at which the server took it, by its own clock, if the bus says that.
+        """
         ...
 
     async def after(self, mark: int | None) -> Records:

@@ -9,9 +9,10 @@ from typing import Final
 
 from graphweft import Client
 from graphweft.transport import Transport
-from graphweft_contracts import InvalidSettings
+from graphweft_contracts import InvalidSettings, Transient
 from graphweft_contracts.plurals import counted
 from graphweft_workers.apps import AppPolicies
+from graphweft_workers.engine.usage.host_clock import HostClock
 from graphweft_workers.gateway.app import make_app
 from graphweft_workers.gateway.mcp_route import McpService
 from graphweft_workers.gateway.quotas import QuotaLimiter
@@ -124,8 +125,11 @@ async def _counting(
     policies = None if settings.apps is None else current
     async with contextlib.aclosing(make_bus(settings, archived=False)) as bus:
         usage = GatewayUsage(bus.usage, quotas, policies, spans, name=name)
+        host_clock = HostClock(bus, "gateway", name=name)
         try:
-            async with running_beside(usage.run()):
+            async with running_beside(usage.run(), host_clock.run()):
                 yield
         finally:
             await usage.exchange()
+            with contextlib.suppress(Transient):
+                await host_clock.aclose()

@@ -18,9 +18,11 @@ from graphweft_contracts import (
     GraphweftError,
     InvalidRules,
     QueryFailed,
+    Transient,
 )
 from graphweft_workers.embedding.cached import CachedEmbedder
 from graphweft_workers.embedding.protocol import Embedder
+from graphweft_workers.engine.usage.host_clock import HostClock
 from graphweft_workers.injection.compile_rest import compile_rest
 from graphweft_workers.injection.purges import PurgeFollower
 from graphweft_workers.injection.responder import InjectionResponder
@@ -92,7 +94,9 @@ async def open_injection(settings: Settings) -> AsyncGenerator[Service]:
             model.model_rebuild()
         usage = ResponderUsage(bus.usage, graph.without_turn, name=name)
         stack.push_async_callback(_report_last, usage)
-        background = [_follow(active, settings, pipeline.purges), compile_rest(active), usage.run()]
+        host_clock = HostClock(bus, "responder", name=name)
+        stack.push_async_callback(_end_quietly, host_clock)
+        background = [_follow(active, settings, pipeline.purges), compile_rest(active), usage.run(), host_clock.run()]
         if embedder is not None:
             background += [_wake(embedder), _name_other_models(graph, embedder.model)]
         if policies is not None:
@@ -113,6 +117,12 @@ async def _report_last(usage: ResponderUsage) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(_REPORT_S):
             await usage.report()
+
+
+async def _end_quietly(host_clock: HostClock) -> None:
+    with suppress(Transient, TimeoutError):
+        async with asyncio.timeout(_REPORT_S):
+            await host_clock.aclose()
 
 
 async def _wake(embedder: Embedder) -> None:

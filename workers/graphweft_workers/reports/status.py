@@ -91,8 +91,8 @@ class StatusReport:
             )
         for lost in status.lost.values():
             yield Notice(how_to_restore(lost))
-        for refused in status.uses.effects:
-            yield Notice(refused)
+        for fault in (*status.uses.effects, *status.uses.clocks):
+            yield Notice(fault)
         yield from job_parts(status.jobs)
         yield from use_parts(status.uses)
         if causes:

@@ -18,6 +18,7 @@ from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.search import EMBEDDED, REMEMBERED, IndexType, SearchQuery
 from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.matching.clock import utc_text
+from graphweft_workers.embedding.cached import of_app
 from graphweft_workers.embedding.protocol import Embedder
 from graphweft_workers.ports.dialect import SearchTarget
 from graphweft_workers.ports.graph_store import GraphStore, Table
@@ -175,7 +176,13 @@ class Searcher:
         if query.memory is None and query.index_name is None:
             query = query.model_copy(update={"index_name": self._names.of(query.index_type)})
         search = _Search(
-            self._graph, self._embedder, app_id, query, timeout_s, clock=self._clock, least_s=self._least_s
+            self._graph,
+            of_app(self._embedder, app_id),
+            app_id,
+            query,
+            timeout_s,
+            clock=self._clock,
+            least_s=self._least_s,
         )
         return await search.run(self._indexes, self._scopes)
 

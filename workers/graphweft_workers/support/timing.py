@@ -320,6 +320,16 @@ class EndTiming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostClockTiming:
+    """The clock of a host that takes or answers requests."""
+
+    every_s: float = 30.0
+    """How often it is compared with that of the bus."""
+    skew_s: float = 0.5
+    """By how much it may differ: runtimes wait about half a second for a context."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """All of them, by area."""
 
@@ -340,6 +350,7 @@ class Timing:
     archive: ArchiveTiming = ArchiveTiming()
     replay: ReplayTiming = ReplayTiming()
     end: EndTiming = EndTiming()
+    host_clock: HostClockTiming = HostClockTiming()
     defect_s: float = 5.0
     """When a partition is opened again after an unexpected error."""
     checkpoints_s: float = 5.0

@@ -10,7 +10,7 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.clock import SYSTEM_CLOCK
 from graphweft_workers.apps import QUOTAS, AppPolicies, read_policies
 from graphweft_workers.engine.usage.app_use import AppUse, read_uses
-from graphweft_workers.engine.usage.waits import EFFECTS, EFFECTS_SHOWN_S, wait_records
+from graphweft_workers.engine.usage.waits import EFFECTS, EFFECTS_SHOWN_S, wait_records, wrong_clocks
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.settings.settings import Settings
 
@@ -26,6 +26,8 @@ class AppUses:
     notes: Sequence[str] = field(default_factory=list[str])
     effects: Sequence[str] = ()
     """Which workers cannot write the effects stream, and why."""
+    clocks: Sequence[str] = ()
+    """Which processes have a clock that differs from that of the bus, and by how much."""
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return all apps as plain values."""
@@ -70,4 +72,4 @@ async def app_uses(settings: Settings, bus: Bus) -> AppUses:
         if each.waits(now, EFFECTS_SHOWN_S)
     ]
     refused_first = sorted(apps, key=lambda use: not any(use.refused.values()))
-    return AppUses(apps=refused_first, notes=notes, effects=effects)
+    return AppUses(apps=refused_first, notes=notes, effects=effects, clocks=wrong_clocks(records, now))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from graphweft_contracts import Transient, channels
 from graphweft_contracts.plurals import counted
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.partitions import PartitionStatus
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.wiring.connections import has_archive, make_archive, make_bus
@@ -89,7 +90,7 @@ async def archive_state(settings: Settings, bus: Bus, partitions: Sequence[Parti
         rebuild = await to_rebuild(make_archive(settings))
         async with contextlib.aclosing(make_bus(settings, archived=False)) as alone:
             broken = await breaks(alone, reader, [each.id for each in partitions])
-        found = await _progress(reader, bus, [each for each in partitions if each.id not in broken], groups)
+            found = await _progress(reader, alone, [each for each in partitions if each.id not in broken], groups)
     except Transient as error:
         return ArchiveState(enabled=True, error=" ".join(str(error).split()))
     return ArchiveState(enabled=True, breaks=list(broken.values()), to_rebuild=rebuild, **found)
@@ -103,23 +104,26 @@ async def _progress(
 ) -> Mapping[str, Any]:
     """Return the numbers of ``ArchiveState`` for partitions that continue the archive.
 
-    ``groups`` are the other readers of the bus.
-
-    Raises ``ArchiveUnavailable``.
+    ``bus`` is the bus alone, and ``groups`` are its other readers. Raises ``ArchiveUnavailable`` and
+    ``BusUnavailable``.
     """
     from graphweft_workers.archive.log_gaps import LogGap, accepted_gaps, gaps_of_archive, split_by
 
     behind = trimmable = lost = accepted = 0
     held_by: dict[str, int] = {}
     for each in partitions:
-        archived = bus.offsets.entries_up_to(await reader.end(each.id))
+        end = await reader.end(each.id)
+        archived = bus.offsets.entries_up_to(end)
         gaps = gaps_of_archive(each.id, await reader.gaps(each.id), each.trimmed)
         if each.trimmed > archived:
             gaps.append(LogGap(partition=each.id, first=archived + 1, last=each.trimmed))
         for gap in split_by(await accepted_gaps(reader.blobs, each.id), gaps) if gaps else ():
             lost += 0 if gap.accepted else gap.entries
             accepted += gap.entries if gap.accepted else 0
-        behind += max(0, each.written - max(archived, each.trimmed))
+        written = each.written
+        if archived < written and await _is_end(bus, each.id, end):
+            written = archived  # what is behind it are no entries, such as the end of a transaction
+        behind += max(0, written - max(archived, each.trimmed))
         done = {_ARCHIVE: archived}
         for name, statuses in groups.items():
             for status in statuses:
@@ -127,9 +131,15 @@ async def _progress(
                     done[name] = each.written - status.lag
         held = min(done, key=lambda name: (done[name], name))
         trimmable += max(0, done[held] - each.trimmed)
-        if waiting := each.written - max(done[held], each.trimmed):
+        if (waiting := written - max(done[held], each.trimmed)) > 0:
             held_by[held] = held_by.get(held, 0) + waiting
     return {"behind": behind, "trimmable": trimmable, "held_by": held_by, "lost": lost, "accepted": accepted}
+
+
+async def _is_end(bus: Bus, partition: int, position: CommittedPosition) -> bool:
+    """Tell whether a partition has no entry behind a position, and never lost one there."""
+    batch = await bus.log.read(partition, position, limit=1)
+    return not batch.entries and not batch.lost
 
 
 async def _status(bus: Bus, group: str) -> Sequence[PartitionStatus]:

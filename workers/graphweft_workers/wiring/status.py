@@ -100,6 +100,7 @@ class ServiceStatus:
             "jobs": [each.to_json() for each in self.jobs],
             "apps": self.uses.to_json(),
             "effects_refused": list(self.uses.effects),
+            "clocks": list(self.uses.clocks),
             "faulty_files": dict(self.faults),
             "faulty_rules": self.rule_faults.splitlines(),
             "lost_rules": [

@@ -72,7 +72,8 @@ _TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     channels.PURGES_TOPIC: {"cleanup.policy": "compact"},
     channels.CONTEXT_REQUESTS_TOPIC: CONTEXT_SETTINGS,
     channels.CONTEXT_REPLIES_TOPIC: CONTEXT_SETTINGS,
-    channels.USAGE_TOPIC: _RECORDS,
+    # So roles learn the time of the brokers from their own records.
+    channels.USAGE_TOPIC: {**_RECORDS, "message.timestamp.type": "LogAppendTime"},
     channels.SERIES_TOPIC: _RECORDS,
     # Some hundred thousand messages: who reads them later asks the log.
     channels.EFFECTS_TOPIC: {"retention.bytes": str(64 * 1024**2), "segment.bytes": str(16 * 1024**2)},

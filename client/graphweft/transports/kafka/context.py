@@ -275,5 +275,20 @@ async def end_producer(producer: Any) -> None:
     finally:
         # After an interrupted stop the producer would run forever; after a complete one this does nothing.
         await producer._sender.close()
-        producer._message_accumulator.fail_all(KafkaError("the producer was stopped"))
+        _fail_unsent(producer._message_accumulator, KafkaError("the producer was stopped"))
         await producer.client.close()
+
+
+def _fail_unsent(accumulator: Any, error: KafkaError) -> None:
+    """Fail the batches that are not confirmed.
+
+    aiokafka's own way leaves errors that nobody asked for, and raises at batches that were to be sent again: the event
+    loop would report both.
+    """
+    batches = {*accumulator._pending_batches, *(each for queue in accumulator._batches.values() for each in queue)}
+    accumulator._pending_batches |= batches
+    accumulator.fail_all(error)
+    for batch in batches:
+        for future in (batch.future, batch._drain_waiter):
+            if not future.cancelled():
+                future.exception()

@@ -20,6 +20,7 @@ from graphweft_contracts import channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBTiming
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.refused_right import RefusedRight
 
 logger = get_logger("graphweft.graph")
 
@@ -70,7 +71,7 @@ class LongWrites:
         self._client = client
         self._clock = clock
         self._timing = timing
-        self._warned = False
+        self._allowed = RefusedRight(clock)
 
     async def waited_s(
         self, graph: str, began_s: float, ended_s: float, usual_s: Sequence[float], *, look: bool = True
@@ -96,12 +97,12 @@ class LongWrites:
         except (RedisError, OSError) as error:
             self._warn(error)
             return [0.0] * len(usual_s)
+        self._allowed.allow()
         said = [found for other in others if (found := LongWrite.decode(other)) is not None]
         return [waited_s(write, said) for write in writes]
 
     def _warn(self, error: Exception) -> None:
-        if not self._warned:
-            self._warned = True
+        if self._allowed.refuse():
             logger.warning(
                 "long_writes_unknown",
                 error=str(error),

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from redis.exceptions import NoPermissionError, RedisError
 
 from graphweft_contracts import channels
+from graphweft_contracts.clock import Clock
 from graphweft_workers.drivers.falkordb.errors import translate
+from graphweft_workers.drivers.falkordb.statements import run_of
 from graphweft_workers.ports.event_log import CommittedPosition
 from graphweft_workers.ports.graph_store import PositionMove
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.refused_right import RefusedRight
 
 logger = get_logger("graphweft.graph")
 
@@ -28,6 +32,7 @@ for i = 4, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
 return 1
 """
 
+_NOTHING: Final = "return 0"
 _OF_PARTITION: Final = re.compile(r":[0-9]+$")
 """Ends the key of what the graphs of one partition have reached."""
 
@@ -35,17 +40,22 @@ _OF_PARTITION: Final = re.compile(r":[0-9]+$")
 class FalkorDBPositions:
     """The positions of the graphs of one template."""
 
-    def __init__(self, redis: Any, template: str) -> None:
+    def __init__(self, redis: Any, template: str, clock: Clock) -> None:
         self._redis = redis
         self._template = template
         self._key = channels.graph_positions(template)
-        self.forbidden = False
-        """Whether the server refuses to keep them, because the user lacks the rights: then none are kept."""
+        self._reads = RefusedRight(clock)
+        self._moves = RefusedRight(clock)
+        self._unsaid: dict[int, PositionMove] = {}
+        """By partition: the moves that the server refused, as one. They are made when the user has the right."""
+        self._run = ""
+        """The run of the server that refused them: a later one may have lost what they speak of."""
 
     async def read(self) -> dict[int, CommittedPosition] | None:
-        """See ``GraphStore.positions``."""
+        """See ``GraphStore.positions``: None also while the user may not keep them."""
+        await self._say_unsaid()
         found = await self._all_of(self._key)
-        if self.forbidden:
+        if self._reads.is_refused or self._moves.is_refused:
             return None
         return {int(partition): CommittedPosition.of_text(value) for partition, value in found.items()}
 
@@ -66,39 +76,100 @@ class FalkorDBPositions:
 
     async def forget(self, app_id: str) -> None:
         """Name an app no more. Raises what the server raises."""
-        if self.forbidden or not (partitions := await self.read()):
+        if not (partitions := await self.read()):
             return
         pipeline = self._redis.pipeline(transaction=False)
         for partition in partitions:
             pipeline.hdel(channels.graphs_reached(self._template, partition), app_id)
         await pipeline.execute()
 
-    def move(self, move: PositionMove) -> tuple[Any, ...]:
+    async def command(self, move: PositionMove, run: str) -> tuple[Any, ...] | None:
+        """Return the command of a move, with those before it that were refused; None while it would be refused too.
+
+        ``took_effect`` is to be asked about its reply. Raises what the server raises.
+        """
+        await self._forget_unsaid(run)
+        earlier = self._unsaid.get(move.partition)
+        if self._moves.is_due:
+            return self._command(_joined(earlier, move))
+        self._unsaid[move.partition] = _joined(earlier, move)
+        return None
+
+    def took_effect(self, move: PositionMove, run: str, reply: object) -> bool:
+        """Tell whether a move took effect; False if the user may not make it. Raises ``GraphUnavailable``."""
+        if isinstance(reply, NoPermissionError):
+            self._refuse(self._moves, reply)
+            self._unsaid[move.partition], self._run = _joined(self._unsaid.get(move.partition), move), run
+            return False
+        self._unsaid.pop(move.partition, None)
+        if isinstance(reply, Exception):
+            raise translate(reply) from reply
+        self._allow(self._moves)
+        if not reply:
+            raise move.refused()
+        return True
+
+    def _command(self, move: PositionMove) -> tuple[Any, ...]:
         """Return the command of a move, whose reply is 0 if the server does not say ``before``."""
         keys = self._key, channels.graphs_reached(self._template, move.partition)
         before = "" if move.before is None else move.before.to_text()
         reached = [text for pair in move.reached.items() for text in pair]
         return ("EVAL", _MOVE, 2, *keys, move.partition, before, move.after.to_text(), *reached)
 
-    def is_forbidden(self, reply: object) -> bool:
-        """Tell whether a reply refuses a right, and warn once."""
-        if not isinstance(reply, NoPermissionError):
-            return False
-        if not self.forbidden:
-            self.forbidden = True
-            logger.warning(
-                "graph_positions_not_kept", error=str(reply),
-                message="a graph that is restored from a copy is not recognised as older than the log",
-                next="give the user of the workers the rights that `graphweft acl falkordb` prints",
-            )  # fmt: skip
-        return True
+    async def _say_unsaid(self) -> None:
+        """Make the moves that were refused, if the user may have the right by now: partitions may be quiet."""
+        if not self._moves.is_refused or not self._moves.is_due:
+            return
+        try:
+            await self._forget_unsaid(self._run)
+            for move in list(self._unsaid.values()):
+                # If it says 0, the server has another position: who holds the partition sees that by ``read``.
+                await self._redis.execute_command(*self._command(move))
+                if self._unsaid.get(move.partition) is move:
+                    del self._unsaid[move.partition]
+            if not await self._redis.eval(_NOTHING, 1, self._key):
+                self._allow(self._moves)
+        except NoPermissionError as error:
+            self._refuse(self._moves, error)
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
+
+    async def _forget_unsaid(self, run: str) -> None:
+        """Forget the moves that were refused, unless the server is in the same run: it may have lost its graphs."""
+        if self._unsaid and not self._run == run == run_of(await self._redis.info("server")):
+            self._unsaid.clear()
 
     async def _all_of(self, key: str) -> Mapping[str, str]:
-        if self.forbidden:
+        if not self._reads.is_due:
             return {}
         try:
-            return dict(await self._redis.hgetall(key))
+            found = dict(await self._redis.hgetall(key))
+        except NoPermissionError as error:
+            self._refuse(self._reads, error)
+            return {}
         except (RedisError, OSError) as error:
-            if self.is_forbidden(error):
-                return {}
             raise translate(error) from error
+        self._allow(self._reads)
+        return found
+
+    def _refuse(self, right: RefusedRight, error: Exception) -> None:
+        is_known = self._reads.is_refused or self._moves.is_refused
+        right.refuse()
+        if not is_known:
+            logger.warning(
+                "graph_positions_not_kept", error=str(error),
+                message="a graph that is restored from a copy is not recognised as older than the log",
+                next="give the user of the workers the rights that `graphweft acl falkordb` prints; they are used "
+                "within a minute",
+            )  # fmt: skip
+
+    def _allow(self, right: RefusedRight) -> None:
+        if right.allow() and not (self._reads.is_refused or self._moves.is_refused):
+            logger.info("graph_positions_kept")
+
+
+def _joined(earlier: PositionMove | None, move: PositionMove) -> PositionMove:
+    """Return two moves of a partition that follow each other as one."""
+    if earlier is None:
+        return move
+    return replace(move, before=earlier.before, reached={**earlier.reached, **move.reached})

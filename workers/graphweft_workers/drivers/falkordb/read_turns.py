@@ -29,6 +29,7 @@ from graphweft_contracts import channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.drivers.falkordb.timing import FALKORDB_TIMING, FalkorDBTiming
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.refused_right import AGAIN_S, RefusedRight
 from graphweft_workers.support.tasks import end_tasks
 
 logger = get_logger("graphweft.graph")
@@ -63,16 +64,20 @@ class ReadTurns:
         self._timing = timing
         self._ahead_ms: float | None = None
         """How far the server's clock is ahead of this process's monotonic one."""
+        self._asked_at = 0.0
+        """When the server was last asked for its time."""
         self._announced: dict[str, float] = {}
         """By graph: the server's time of its last announcement."""
         self._heeded: frozenset[str] = frozenset()
         """Graphs with slow reads, as writers know them."""
         self._looking: asyncio.Task[None] | None = None
-        self._off = False
+        self._looks = RefusedRight(clock)
+        self._turns = RefusedRight(clock)
+        self._closed = False
 
     async def aclose(self) -> None:
         """Stop looking for announced graphs."""
-        self._off = True
+        self._closed = True
         await end_tasks(self._looking)
 
     @asynccontextmanager
@@ -84,23 +89,24 @@ class ReadTurns:
         """
         names: list[str] = []
         try:
-            if not self._off:
+            if self._turns.is_due:
                 try:
                     async with asyncio.timeout(max(0.0, until - self._clock.monotonic())):
                         await self._enter(graph, until, of_graph, of_all, names)
+                    self._turns.allow()
                 except NoPermissionError as error:
-                    self._turn_off(error)
+                    self._refuse(self._turns, error)
             yield
         finally:
-            if names and not self._off:
+            if names and not self._turns.is_refused:
                 with suppress(RedisError, OSError):
                     await self._client.zrem(channels.SLOW_READS, *names)
 
     def heeds(self, graph: str) -> bool:
         """Tell whether writes of a graph need a turn."""
-        if self._looking is None and not self._off:
+        if self._looking is None and not self._closed:
             self._looking = asyncio.create_task(self._look(), name="graphweft-slow-reads")
-        return graph in self._heeded and not self._off
+        return graph in self._heeded and self._turns.is_due
 
     @asynccontextmanager
     async def writing(self, graph: str) -> AsyncGenerator[None]:
@@ -110,24 +116,32 @@ class ReadTurns:
             return
         name = f"{uuid.uuid4().hex}:{graph}"
         try:
-            yields_until_ms = await self._now_ms() + self._timing.yields_ms
-            while True:
-                now_ms = await self._now_ms()
-                pipeline = self._client.pipeline(transaction=False)
-                pipeline.zadd(channels.SLOW_WRITES, {name: now_ms + self._timing.write_ms})
-                pipeline.zrangebyscore(channels.SLOW_READS, now_ms, "+inf")
-                _, names = await pipeline.execute()
-                reads = _of_graph(graph, names)
-                yields = now_ms < yields_until_ms
-                if yields and any(not read.runs and now_ms - read.since_ms > self._timing.first_ms for read in reads):
-                    await self._client.zrem(channels.SLOW_WRITES, name)
-                elif not any(read.runs for read in reads):
-                    break
-                await self._clock.sleep(self._timing.turn_step_s)
+            try:
+                await self._wait_for_reads(graph, name)
+                self._turns.allow()
+            except NoPermissionError as error:
+                self._refuse(self._turns, error)
             yield
         finally:
             with suppress(RedisError, OSError):
                 await self._client.zrem(channels.SLOW_WRITES, name)
+
+    async def _wait_for_reads(self, graph: str, name: str) -> None:
+        """Return when no slow read of a graph runs; ``name`` is that of the write."""
+        yields_until_ms = await self._now_ms() + self._timing.yields_ms
+        while True:
+            now_ms = await self._now_ms()
+            pipeline = self._client.pipeline(transaction=False)
+            pipeline.zadd(channels.SLOW_WRITES, {name: now_ms + self._timing.write_ms})
+            pipeline.zrangebyscore(channels.SLOW_READS, now_ms, "+inf")
+            _, names = await pipeline.execute()
+            reads = _of_graph(graph, names)
+            yields = now_ms < yields_until_ms
+            if yields and any(not read.runs and now_ms - read.since_ms > self._timing.first_ms for read in reads):
+                await self._client.zrem(channels.SLOW_WRITES, name)
+            elif not any(read.runs for read in reads):
+                return
+            await self._clock.sleep(self._timing.turn_step_s)
 
     async def _enter(self, graph: str, until: float, of_graph: int, of_all: int, names: list[str]) -> None:
         """Return when a read has its turn; ``names`` gets what to remove at its end."""
@@ -179,36 +193,43 @@ class ReadTurns:
                 del self._announced[next(iter(self._announced))]
 
     async def _look(self) -> None:
-        while not self._off:
+        while not self._closed:
             try:
                 announced = await self._client.zrangebyscore(channels.SLOW_GRAPHS, "-inf", "+inf", withscores=True)
                 # Usually none is, and the time is not needed.
                 now_ms = await self._now_ms(again=True) if announced else 0.0
                 self._heeded = frozenset(graph for graph, until_ms in announced if until_ms >= now_ms)
+                self._looks.allow()
             except NoPermissionError as error:
-                self._turn_off(error)
-                return
+                self._heeded = frozenset()
+                self._refuse(self._looks, error)
+                await self._clock.sleep(AGAIN_S)
             except (RedisError, OSError):
                 pass  # the next write tells that the server is unavailable
             await self._clock.sleep(self._timing.announced_look_s)
 
     async def _now_ms(self, *, again: bool = False) -> float:
-        """Return the server's time in milliseconds."""
-        ahead_ms = self._ahead_ms
-        if ahead_ms is None or again:
+        """Return the server's time in milliseconds; it is asked anew as often as a read announces its graph.
+
+        Its clock may be set, another server may take its place, and this machine may have slept.
+        """
+        ahead_ms, now_s = self._ahead_ms, self._clock.monotonic()
+        if ahead_ms is None or again or (now_s - self._asked_at) * 1000 > self._timing.again_ms:
             seconds, micros = await self._client.time()
-            ahead_ms = self._ahead_ms = float(seconds * 1000 + micros / 1000 - self._clock.monotonic() * 1000)
+            self._asked_at = self._clock.monotonic()
+            ahead_ms = self._ahead_ms = float(seconds * 1000 + micros / 1000 - self._asked_at * 1000)
         return self._clock.monotonic() * 1000 + ahead_ms
 
-    def _turn_off(self, error: NoPermissionError) -> None:
-        if not self._off:
-            self._off = True
+    def _refuse(self, right: RefusedRight, error: NoPermissionError) -> None:
+        is_known = self._looks.is_refused or self._turns.is_refused
+        right.refuse()
+        if not is_known:
             logger.warning(
                 "read_turns_off",
                 keys=f"{channels.SLOW}:*",
                 error=str(error),
                 next="a slow query of one app can stop all apps while its graph is written: give the user of the graph "
-                "server the lines of `graphweft acl falkordb` again",
+                "server the lines of `graphweft acl falkordb` again; they are used within a minute",
             )
 
 

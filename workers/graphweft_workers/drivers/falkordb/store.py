@@ -88,6 +88,7 @@ from graphweft_workers.ports.graph_store import (
     overwritten,
 )
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.refused_right import RefusedRight
 from graphweft_workers.text.long_values import are_long
 
 logger = get_logger("graphweft.graph")
@@ -148,16 +149,17 @@ class FalkorDBStore:
         """By app: sends the writes of all partitions, see ``_apply``."""
         self._notes: BoundedDict[tuple[str, int], str] = BoundedDict()
         """By app and partition: the last note, to restore a checkpoint that a rule has deleted. Used ones stay."""
-        self._warned_not_durable = False
+        self._not_durable = RefusedRight(clock)
         self._run = ""
         self._longest_ms: int | None = None
+        self._shows_settings = RefusedRight(clock)
         self._asking = asyncio.Lock()
         self._places = Places(threads=_THREADS, clock=clock, timing=timing)
         self._turns = ReadTurns(self._redis, clock=clock, timing=timing)
         self.without_turn = Counter[str]()  # see ``GraphStore``
         self._lookers = asyncio.Semaphore(_LOOKERS)
         self._owners = GraphOwners(self._ask_owner, clock=clock, fresh_s=timing.owner_s)
-        self._positions = FalkorDBPositions(self._redis, graph_template)
+        self._positions = FalkorDBPositions(self._redis, graph_template, clock)
         self.whole: WholeGraphs = FalkorDBGraphs(
             self._redis, self._name, rows=self._rows, list_rows=self._list, named=self._named, notes=self._notes,
             positions=self._positions,
@@ -170,8 +172,10 @@ class FalkorDBStore:
             told = await self._redis.info("server")
             if told.get("redis_mode") == "cluster":
                 raise GraphUnavailable(f"the graph server is a node of a cluster: {NO_CLUSTER}", retry_after_s=5.0)
-            self._run = run_of(told)
-            return self._run
+            if (run := run_of(told)) != self._run:  # it may have been started with other settings
+                self._longest_ms = None
+            self._run = run
+            return run
         except ResponseError as error:
             if type(error) is ResponseError:
                 raise GraphUnavailable(
@@ -321,12 +325,10 @@ class FalkorDBStore:
     async def durable(self, run: str, move: PositionMove | None = None) -> None:
         """See ``GraphStore.durable``. A server without an append-only file cannot; a warning is logged once."""
         try:
+            command = None if move is None else await self._positions.command(move, run)
             pipeline = self._redis.pipeline(transaction=False)
             # WAITAOF waits for writes of its own connection; this write comes after all earlier ones.
-            if move is None or self._positions.forbidden:
-                pipeline.incr(channels.DURABLE)
-            else:
-                pipeline.execute_command(*self._positions.move(move))
+            pipeline.execute_command(*(command or ("INCR", channels.DURABLE)))
             pipeline.execute_command("WAITAOF", 1, 0, 0)
             pipeline.info("server")
             moved, waited, server = await pipeline.execute(raise_on_error=False)
@@ -336,15 +338,11 @@ class FalkorDBStore:
             raise GraphUnavailable(
                 "the graph server was restarted and may have lost writes: the worker reads the events again"
             )
-        if move is not None and not self._positions.forbidden:
-            if self._positions.is_forbidden(moved):
-                return await self.durable(run)
-            if isinstance(moved, Exception):
-                raise translate(moved) from moved
-            if not moved:
-                raise move.refused()
-        if isinstance(waited, Exception) and not self._warned_not_durable:
-            self._warned_not_durable = True
+        if move is not None and command and not self._positions.took_effect(move, run, moved):
+            return await self.durable(run)
+        if not isinstance(waited, Exception):
+            self._not_durable.allow()
+        elif self._not_durable.refuse():
             logger.warning(
                 "graph_not_durable",
                 error=str(waited),
@@ -665,9 +663,9 @@ class FalkorDBStore:
 
     async def _allowed_ms(self, wanted_ms: int) -> int:
         """Return the time limit, or the server's TIMEOUT_MAX if that is lower: it refuses higher limits."""
-        if self._longest_ms is None:
+        if self._longest_ms is None or (self._shows_settings.is_refused and self._shows_settings.is_due):
             async with self._asking:  # once, although many calls start at the same time
-                if self._longest_ms is None:
+                if self._longest_ms is None or (self._shows_settings.is_refused and self._shows_settings.is_due):
                     self._places.threads = await self._setting("THREAD_COUNT", _THREADS)
                     self._longest_ms = await self._setting("TIMEOUT_MAX", 0)
         return min(wanted_ms, self._longest_ms) if self._longest_ms else wanted_ms
@@ -678,11 +676,14 @@ class FalkorDBStore:
 
     async def _setting(self, name: str, unknown: int) -> int:
         try:
-            return int((await self._redis.execute_command("GRAPH.CONFIG", "GET", name))[1])
+            found = int((await self._redis.execute_command("GRAPH.CONFIG", "GET", name))[1])
         except ResponseError:  # a server that hides its settings
+            self._shows_settings.refuse()
             return unknown
         except (RedisError, OSError) as error:
             raise translate(error) from error
+        self._shows_settings.allow()
+        return found
 
     async def _list(self, app_id: str, statement: str, params: Mapping[str, Any]) -> Sequence[tuple[Any, ...]]:
         await self._owners.check(app_id)

@@ -76,12 +76,7 @@ async def read_carefully(
 
 def _parsed(response: Any, partition: Any, position: int, limit: int) -> tuple[Sequence[Any], int, Exception | None]:
     """Return records, the next position, and why the last unreadable one cannot be read."""
-    fetched = response.topics[0][1][0]
-    error, end, aborted, content = for_code(fetched[1]), fetched[3], fetched[5], fetched[-1]
-    if error is not NoError:
-        raise error(partition)
-    if response.API_VERSION < 5:
-        raise KafkaError("the broker is too old: graphweft needs Kafka 1.0 or later")
+    end, aborted, content = fetched(response, partition)
     batches = _Batches(content, position, end)
     # It would raise for a wrong checksum; here the batches check theirs.
     records: Any = PartitionRecords(partition, batches, aborted, position, None, None, False, READ_COMMITTED)
@@ -92,6 +87,20 @@ def _parsed(response: Any, partition: Any, position: int, limit: int) -> tuple[S
             break
     fault = batches.fault if any(map(_is_stand_in, found)) else None
     return found, records.next_fetch_offset, fault
+
+
+def fetched(response: Any, partition: Any) -> tuple[int, Sequence[tuple[int, int]], bytes]:
+    """Return what a response has of its only partition: the end of what is committed, aborted transactions, batches.
+
+    Of a transaction it has the producer and the first offset. Raises ``KafkaError``.
+    """
+    found = response.topics[0][1][0]
+    error = for_code(found[1])
+    if error is not NoError:
+        raise error(partition)
+    if response.API_VERSION < 5:
+        raise KafkaError("the broker is too old: graphweft needs Kafka 1.0 or later")
+    return found[3], found[5] or (), found[-1]
 
 
 def _is_stand_in(record: Any) -> bool:

@@ -17,7 +17,7 @@ from graphweft.transports.kafka.connection import Servers, servers
 from graphweft.transports.kafka.layout import stored_layout
 from graphweft_contracts import Layout, channels
 from graphweft_contracts.plurals import counted
-from graphweft_workers.drivers.kafka.log_times import HOW_TO_SET_TIMES, LOG_TIME, TIMES_MATTER
+from graphweft_workers.drivers.kafka.log_times import LOG_TIME, TIMES_MATTER, how_to_set_times
 from graphweft_workers.drivers.kafka.rights_check import missing, why_not
 from graphweft_workers.ports.check import Check, layout_checks
 
@@ -155,7 +155,7 @@ async def _settings(admin: AIOKafkaAdminClient, topics: Mapping[str, Any]) -> li
     """Check the settings of the existing topics: an operator may have created them."""
     checks: list[Check] = []
     compressed: list[str] = []
-    for topic in (channels.EVENTS_TOPIC, channels.DEAD_LETTERS_TOPIC, channels.PARTITIONS_TOPIC):
+    for topic in _LOOKS:
         if topic not in topics:
             continue
         try:
@@ -217,7 +217,8 @@ def _kept(settings: Mapping[str, str]) -> list[Check]:
         checks.append(Check(name="bus event size", state="warn", found=found, advice=advice))
     if settings["message.timestamp.type"] != LOG_TIME:
         found = f"{name} has message.timestamp.type {settings['message.timestamp.type']}: producers choose the times"
-        checks.append(Check(name="bus times", state="fail", found=found, advice=f"{HOW_TO_SET_TIMES}; {TIMES_MATTER}"))
+        advice = f"{how_to_set_times(name)}; {TIMES_MATTER}"
+        checks.append(Check(name="bus times", state="fail", found=found, advice=advice))
     return checks
 
 
@@ -240,8 +241,17 @@ def _for_good(settings: Mapping[str, str]) -> list[Check]:
     return [Check(name="partitions topic", state="fail", found=found, advice=advice)]
 
 
+def _tells_time(settings: Mapping[str, str]) -> list[Check]:
+    if settings["message.timestamp.type"] == LOG_TIME:
+        return []
+    name, kind = channels.USAGE_TOPIC, settings["message.timestamp.type"]
+    found = f"{name} has message.timestamp.type {kind}: no role finds that its clock is wrong"
+    return [Check(name="usage topic", state="warn", found=found, advice=how_to_set_times(name))]
+
+
 _LOOKS: Final[Mapping[str, Callable[[Mapping[str, str]], list[Check]]]] = {
     channels.EVENTS_TOPIC: _kept,
     channels.DEAD_LETTERS_TOPIC: _compacted,
     channels.PARTITIONS_TOPIC: _for_good,
+    channels.USAGE_TOPIC: _tells_time,
 }

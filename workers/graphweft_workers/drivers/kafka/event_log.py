@@ -6,7 +6,9 @@ rebalance does not disturb reads, and reads do not skip records.
 
 Only committed records are read, because a record of an aborted transaction must have no effect; the retry of a dead
 letter is a transaction. So a reader waits while a transaction is open, at most 10 s for graphweft's own. The control
-records at the end of transactions have offsets: positions pass them, and ``lost`` counts them.
+records at the end of transactions have offsets: positions pass them, and ``lost`` counts those that were trimmed with
+the entries around them. Records that a topic lost from between others, because it is compacted, are lost like trimmed
+ones, see ``gaps``.
 """
 
 from __future__ import annotations
@@ -223,8 +225,8 @@ class KafkaEventLog:
         """Read without a claim. It ends before an open transaction."""
         place, first, end = await self._bounds(partition)
         position = self._position(partition, after)
-        records = await self._ranges.read(place, max(first, position), end, limit=limit)
-        return Batch(entries=[_entry(record) for record in records], lost=max(0, first - position))
+        records, gone = await self._ranges.read_known(place, max(first, position), end, limit=limit)
+        return Batch(entries=[_entry(record) for record in records], lost=max(0, first - position) + gone)
 
     async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
         """See ``EventLog.entries``. Offsets that are close are read together."""

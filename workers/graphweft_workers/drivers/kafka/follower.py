@@ -13,6 +13,7 @@ from graphweft.transports.kafka.connection import Servers, bus_errors, is_of_con
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.drivers.kafka.careful_reader import read_carefully
+from graphweft_workers.drivers.kafka.gaps import until_gone
 from graphweft_workers.drivers.kafka.reader import open_consumer, stop_consumer
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
 from graphweft_workers.support.log_limit import LogLimit
@@ -74,7 +75,7 @@ class TopicFollower:
     async def read(
         self, number: int, position: int, *, among: int, limit: int, wait_s: float, enough: asyncio.Event
     ) -> tuple[Sequence[Any], int, int]:
-        """Return up to ``limit`` records from ``position``, the number of missing ones, and the next position.
+        """Return up to ``limit`` records from ``position``, the number of missing ones before, and the next position.
 
         ``among`` is the known number of partitions. Wait for the first record up to ``wait_s``, or until ``enough`` is
         set; without waiting, allow the broker one response. Raises ``BusUnavailable`` also if the partition ends before
@@ -96,6 +97,7 @@ class TopicFollower:
                     continue
             if not followed.records and followed.error is None:
                 await self._drain(followed)  # a response that has come and is not delivered yet
+            start = position
             try:
                 records, position = await self._take(followed, limit)
             except OffsetOutOfRangeError:
@@ -114,6 +116,9 @@ class TopicFollower:
                         fetch_bytes=_FETCH_BYTES,
                         said=self._said,
                     )
+            with bus_errors("the bus is unavailable"):
+                records, gone, position = await until_gone(self._consumer, followed.number, start, records, position)
+            lost += gone
             if records:
                 self._await_answer(followed)
                 return records, lost, position

@@ -11,14 +11,22 @@ from graphweft_workers.support.lazy_logger import get_logger
 logger = get_logger("graphweft.bus")
 
 LOG_TIME: Final = "LogAppendTime"
-HOW_TO_SET_TIMES: Final = (
-    "run `kafka-configs.sh --bootstrap-server HOST:PORT --alter --entity-type topics --entity-name "
-    f"{channels.EVENTS_TOPIC} --add-config message.timestamp.type={LOG_TIME}`"
-)
+
+
+def how_to_set_times(topic: str) -> str:
+    """Return the command by which the records of a topic get the times of the brokers."""
+    return (
+        "run `kafka-configs.sh --bootstrap-server HOST:PORT --alter --entity-type topics --entity-name "
+        f"{topic} --add-config message.timestamp.type={LOG_TIME}`"
+    )
+
+
 TIMES_MATTER: Final = (
     "erasures compare the times of entries in different partitions, `--before` and `--as-of` go by them. Entries from "
     "before keep their times"
 )
+BROKERS_TIME: Final = 1
+"""The kind of time of a record that has the time of its broker, and not of its producer."""
 _CREATE_TIME: Final = 0
 
 
@@ -34,5 +42,5 @@ class LogTimes:
             self._warned = True
             logger.warning(
                 "times_of_producers", partition=records[-1].partition, offset=records[-1].offset,
-                next=f"{HOW_TO_SET_TIMES}; {TIMES_MATTER}",
+                next=f"{how_to_set_times(channels.EVENTS_TOPIC)}; {TIMES_MATTER}",
             )  # fmt: skip

@@ -59,8 +59,8 @@ class RecordWriter:
         self._producer: Any = None
         self._sending = asyncio.Lock()
 
-    async def write(self, records: Iterable[tuple[bytes, bytes | None, Sequence[tuple[str, bytes]]]]) -> None:
-        """Write keys, values and headers, and wait until the broker has them. Raises ``BusUnavailable``."""
+    async def write(self, records: Iterable[tuple[bytes, bytes | None, Sequence[tuple[str, bytes]]]]) -> list[Any]:
+        """Write keys, values and headers, and return what the broker says of each. Raises ``BusUnavailable``."""
         async with self._sending:
             with bus_errors(self._failure):
                 if self._producer is None:
@@ -70,7 +70,7 @@ class RecordWriter:
                         await self._producer.send(self._topic, value, key=key, partition=0, headers=headers)
                         for key, value, headers in records
                     ]
-                    await asyncio.gather(*sent)
+                    return list(await asyncio.gather(*sent))
                 except BaseException:
                     await self.aclose()
                     raise

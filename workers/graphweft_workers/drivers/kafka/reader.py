@@ -13,6 +13,7 @@ from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 from graphweft.transports.kafka.connection import Servers, bus_errors, is_of_content, started
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.drivers.kafka.careful_reader import read_carefully
+from graphweft_workers.drivers.kafka.gaps import until_gone
 from graphweft_workers.ports.pages import LEAST
 from graphweft_workers.support.log_limit import LogLimit
 from graphweft_workers.support.tasks import is_being_cancelled
@@ -120,6 +121,22 @@ class RangeReader:
                 self._read(partition, start, end, most, last_bytes),
                 f"{start} to {end} of partition {partition.partition} of {partition.topic} cannot be read",
             )
+
+    async def read_known(self, partition: Any, start: int, end: int, *, limit: int) -> tuple[Sequence[Any], int]:
+        """Return the first ``limit`` records of a range up to where others are gone, and how many are gone before."""
+        records = await self.read(partition, start, end, limit=limit)
+        if start >= end or (records and records[-1].offset - start + 1 == len(records)):
+            return records, 0
+        following = records[-1].offset + 1 if records else end
+        async with self._using:
+            work = self._until_gone(partition, start, records, following)
+            return await self._guarded(work, f"what is gone of partition {partition.partition} is not known")
+
+    async def _until_gone(
+        self, partition: Any, start: int, records: Sequence[Any], end: int
+    ) -> tuple[Sequence[Any], int]:
+        found, gone, _ = await until_gone(await self._connected(), partition, start, records, end)
+        return found, gone
 
     async def aclose(self) -> None:
         """Close the connection; a later call opens it again."""

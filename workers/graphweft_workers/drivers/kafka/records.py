@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -12,6 +13,7 @@ from graphweft.transports.kafka.connection import Servers
 from graphweft_contracts import channels
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.effects import Effects
+from graphweft_workers.drivers.kafka.log_times import BROKERS_TIME
 from graphweft_workers.drivers.kafka.producer import RecordWriter
 from graphweft_workers.drivers.kafka.reader import RangeReader
 from graphweft_workers.drivers.kafka.timing import KAFKA_BUS_TIMING, KafkaBusTiming
@@ -43,10 +45,11 @@ class KafkaRecords:
         self._next = 0
         self._read_at = 0.0
 
-    async def put(self, key: str, record: bytes | None) -> None:
-        """See ``RecordLog.put``."""
+    async def put(self, key: str, record: bytes | None) -> datetime | None:
+        """See ``RecordLog.put``. The brokers say the time if the topic has theirs, which new topics have."""
         await self._ready()
-        await self._writer.write([(key.encode(), record, ())])
+        [done] = await self._writer.write([(key.encode(), record, ())])
+        return datetime.fromtimestamp(done.timestamp / 1000, UTC) if done.timestamp_type == BROKERS_TIME else None
 
     async def after(self, mark: int | None) -> Records:
         """See ``RecordLog.after``. The mark is the offset after the last record."""

@@ -36,7 +36,7 @@ _READ_LOG: Final = (
     *(f"%R~{channels.PURGES}", f"%R~{channels.PURGED}"),
     *("+xread", "+xrange", "+xrevrange", "+xinfo|stream", "+xinfo|groups", "+eval_ro", "+hget", "+lrange", "+zrange"),
 )
-_REPORT: Final = (f"~{channels.USAGE}", "+hgetall", "+hset", "+hdel")
+_REPORT: Final = (f"~{channels.USAGE}", "+hgetall", "+hset", "+hdel", "+time")
 _ANSWER: Final = (
     *(
         f"~{channels.CONTEXT_REQUESTS}",

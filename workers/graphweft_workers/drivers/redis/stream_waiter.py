@@ -12,6 +12,7 @@ from redis.exceptions import RedisError, ResponseError
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_workers.drivers.redis.timing import REDIS_BUS_TIMING, RedisBusTiming
 from graphweft_workers.support.lazy_logger import get_logger
+from graphweft_workers.support.refused_right import RefusedRight
 from graphweft_workers.support.tasks import end_tasks
 
 logger = get_logger("graphweft.bus")
@@ -51,7 +52,7 @@ class StreamWaiter:
         self._named: frozenset[_Waiting] = frozenset()
         """Those whose streams the running XREAD names."""
         self._connection_id: int | None = None
-        self._may_unblock = True
+        self._unblocks = RefusedRight(clock)
 
     async def wait(self, stream: str, after: str, wait_s: float) -> bool:
         """Return True when a stream has an entry after an offset, and False after ``wait_s``.
@@ -67,7 +68,7 @@ class StreamWaiter:
         self._waiting.add(waiting)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="graphweft-stream-waiter")
-        elif self._named and self._may_unblock and (self._waking is None or self._waking.done()):
+        elif self._named and self._unblocks.is_due and (self._waking is None or self._waking.done()):
             self._waking = asyncio.create_task(self._wake())
         try:
             return await waiting.found
@@ -104,7 +105,7 @@ class StreamWaiter:
             known = after.get(each.stream)
             if known is None or offset_number(each.after) < offset_number(known):
                 after[each.stream] = each.after
-        longest_s = self._timing.longest_wait_s if self._may_unblock else self._timing.slice_s
+        longest_s = self._timing.slice_s if self._unblocks.is_refused else self._timing.longest_wait_s
         wait_s = min(max(0.001, min(each.until for each in self._waiting) - now), longest_s)
         self._named = frozenset(self._waiting)
         try:
@@ -125,11 +126,13 @@ class StreamWaiter:
         named = self._named
         while self._named is named and named:
             try:
-                if await self._client.execute_command("CLIENT", "UNBLOCK", self._connection_id):
+                ended = await self._client.execute_command("CLIENT", "UNBLOCK", self._connection_id)
+                self._unblocks.allow()
+                if ended:
                     return
             except ResponseError as error:
-                self._may_unblock = False
-                logger.warning("client_unblock_refused", error=str(error), next="allow this user CLIENT UNBLOCK")
+                if self._unblocks.refuse():
+                    logger.warning("client_unblock_refused", error=str(error), next="allow this user CLIENT UNBLOCK")
                 return
             except (RedisError, OSError):
                 return  # the XREAD fails too

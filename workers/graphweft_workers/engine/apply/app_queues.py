@@ -63,8 +63,8 @@ class AppQueues:
         """``run`` is the run of the graph server that ``check`` returned when the partition was opened.
 
         ``position`` is where reading begins; ``before`` is the note of the partition's last owner.
-        ``progressed`` is called when ``floor`` may have moved. ``apps_at_once`` limits the graphs of the partition that
-        are written at the same time, slow ones not counted.
+        ``progressed`` is called when ``floor`` may have moved, and when all are idle again. ``apps_at_once`` limits the
+        graphs of the partition that are written at the same time, slow ones not counted.
         """
         self._writer = writer
         self._number = writer.number
@@ -332,6 +332,8 @@ class AppQueues:
             queue.task = None
             if not queue.is_busy:
                 self._busy.pop(queue.app_id, None)
+                if self.are_idle:
+                    self._progressed()
             self._changed.set()
 
     async def _take(self, queue: AppQueue) -> None:
@@ -366,7 +368,8 @@ class AppQueues:
         if queue.done(self._given_to(queue), self._events):
             logger.info("app_caught_up", partition=self._number, app_id=queue.app_id)
         self._changed.set()
-        if troubled or self._was_lowest(floor):
+        is_last = len(self._busy) == 1 and not queue.is_busy  # then ``_run`` tells, when it has left
+        if not is_last and (troubled or self._was_lowest(floor)):
             self._progressed()
 
     def _was_lowest(self, floor: CommittedPosition | None) -> bool:

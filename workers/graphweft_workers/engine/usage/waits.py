@@ -18,6 +18,10 @@ from pydantic_core import to_json
 from graphweft_workers.engine.usage.app_use import FORGOTTEN_S
 from graphweft_workers.ports.records import RecordLog, read_record
 
+CLOCK: Final = "clock:"
+"""Begins the key of the record of a process whose clock differs from that of the bus; its role and name follow."""
+CLOCK_SHOWN_S: Final = 120.0
+"""Such a process writes its record each half minute, by the time of the bus."""
 EFFECTS: Final = "effects:"
 """Begins the key of the record of a worker that cannot write the effects stream; its name follows."""
 JOB: Final = "job:"
@@ -102,6 +106,12 @@ def old_records(records: Mapping[str, bytes], kind: str, before: float) -> list[
     """Return the keys of a kind whose records were written before a Unix time, or cannot be read."""
     newer = {f"{kind}{name}" for name, record in wait_records(records, kind) if record.at >= before}
     return [key for key in records if key.startswith(kind) and key not in newer]
+
+
+def wrong_clocks(records: Mapping[str, bytes], now: float) -> list[str]:
+    """Return in words whose clock differs from that of the bus, and by how much."""
+    found = wait_records(records, CLOCK)
+    return sorted(f"{name}: {each.error}" for name, each in found if each.waits(now, CLOCK_SHOWN_S))
 
 
 async def count_skips(records: RecordLog, app_id: str) -> int:

@@ -1,4 +1,4 @@
-"""Rows without nested values are read at once, and equal those that falkordb reads."""
+"""Rows of scalars and vectors are read at once, and equal those that falkordb reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphweft_workers.drivers.falkordb.rows import plain_table, table_of
 from graphweft_workers.ports.result_limits import MOST_ROWS
 
 _STATISTICS = ["Cached execution: 1", "Query internal execution time: 0.5 milliseconds"]
-_SCALARS: list[list[Any]] = [
+_PLAIN: list[list[Any]] = [
     [1, None],
     [2, "text"],
     [2, ""],
@@ -23,6 +23,7 @@ _SCALARS: list[list[Any]] = [
     [5, "0.1"],
     [5, "-1e+300"],
     [5, "inf"],
+    [12, ["0.1", "-1.5e-05", "0"]],
 ]
 
 
@@ -31,9 +32,9 @@ def reply(*cells: list[Any], rows: int = 1) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "given", [reply(*_SCALARS), reply(*_SCALARS, rows=3), reply([2, "one"], rows=0), [[], [], _STATISTICS]]
+    "given", [reply(*_PLAIN), reply(*_PLAIN, rows=3), reply([2, "one"], rows=0), [[], [], _STATISTICS]]
 )
-def test_scalars_are_what_falkordb_reads(given: list[Any]) -> None:
+def test_scalars_and_vectors_are_what_falkordb_reads(given: list[Any]) -> None:
     graph: Any = AsyncGraph(Redis(), "graph")  # it asks for names only, and scalars have none
     read = asyncio.run(table_of(given, graph))
     assert plain_table(given) == read
@@ -50,6 +51,8 @@ def test_scalars_are_what_falkordb_reads(given: list[Any]) -> None:
         reply([16, 5]),  # a duration
         reply([99, 1]),  # a type of another version
         reply([3, "no number"]),
+        reply([12, ["0.5", "no number"]]),
+        reply([12, ["0.5"] * 100_000], [12, ["0.5"] * 100_000]),
         reply([3, 1], rows=MOST_ROWS + 1),
         reply(*([[3, 1]] * 201), rows=1_000),
         [_STATISTICS],

@@ -16,6 +16,7 @@ from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.neo4j.batch_query import with_plain_vectors
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
+from graphweft_workers.features.edge_rules import EdgeRule
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.retrieval.scope_marks import MARK
 
@@ -90,7 +91,7 @@ def test_what_ends_makes_no_statement_and_an_end_takes_those_away() -> None:
     made = said("memory.add", {"user_id": "u", "messages": [ending, lasting]})
     assert [message["expires_at"] for message in made["add"]["messages"]] == ["2026-03-01T00:00:00.000000Z", None]
     assert [each["memory_id"] for each in made["state"]["statements"]] == [memory_id("/s", "e", 1)]
-    gone = {"revive_updated", "recount_updated", "revive_judged_updated", "forget_updated"}
+    gone = {"leave_updated", "recount_updated", "revive_updated", "forget_updated"}
     ended = said("memory.update", {"memory_id": "m", "expires_at": "2026-03-01"})
     assert ended.keys() == {*gone, "renew", "end"}
     assert ended["end"]["expires_at"] == "2026-03-01T00:00:00.000000Z"
@@ -100,10 +101,25 @@ def test_what_ends_makes_no_statement_and_an_end_takes_those_away() -> None:
     assert both.keys() == {*gone, "update", "end"}
 
 
+def test_how_claims_end_without_others_has_one_text_whatever_removes_them() -> None:
+    """Neo4j plans each text anew."""
+    dependent = {"works as": EdgeRule(depends_on="works for"), "is managed by": EdgeRule(depends_on="works as")}
+    texts = {each.id: each.cypher.statement for each in MemoryMutations(dependent).mutations}
+    for alike in (
+        ("recount_forgotten", "recount_updated", "recount_erased"),
+        ("revive_statements", "revive_updated", "erase_ends"),
+        ("follow_forgotten_1", "follow_updated_1", "follow_erased_1"),
+        ("follow_forgotten_2", "follow_updated_2", "follow_erased_2"),
+    ):
+        assert len({texts[id] for id in alike}) == 1
+    ending = {text for text in texts.values() if "SET claim.until" in text and "followed = followed" not in text}
+    assert len(ending) == 3  # by what is added, by a verdict, and without what is removed
+
+
 def test_an_update_names_its_version_and_leaves_out_what_stays() -> None:
     made = said("memory.update", {"memory_id": "m", "text": "two dogs", "author_name": "Ann"})
     assert made.keys() == {
-        "revive_updated", "recount_updated", "revive_judged_updated", "forget_updated", "update",
+        "leave_updated", "recount_updated", "revive_updated", "forget_updated", "update",
     }  # fmt: skip
     assert {name: value for name, value in made["update"].items() if not name.startswith("mark")} == {
         "memory_id": "m",

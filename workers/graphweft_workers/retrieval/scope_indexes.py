@@ -78,9 +78,7 @@ async def read_index(rows: Iterable[Sequence[Any]]) -> ScopeIndex:
 
 async def _read_all(index: ScopeIndex) -> None:
     """Read the nodes of an index, while others have their turn."""
-    is_read = False
-    while not is_read:
-        is_read = index.read(_STEP)
+    while not index.read(_STEP):  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 

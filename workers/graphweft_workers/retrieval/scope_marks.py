@@ -65,7 +65,9 @@ OF_EPISODES: Final[Mapping[str, str]] = {
 """Mutation of episodes -> the name of its mark."""
 _AT: Final = ("at", "also_at")
 """The property of a mark, by its place in its query: rows that write one property in two places share no query."""
-_READ: Final = f"MATCH (c:{MARK}) WHERE c.id IN $ids RETURN c.id, coalesce({', '.join(f'c.{each}' for each in _AT)})"
+_READ: Final = (  # for "c.id IN $ids" a server takes 0.15 ms longer
+    f"UNWIND $ids AS id MATCH (c:{MARK} {{id: id}}) RETURN id, coalesce({', '.join(f'c.{each}' for each in _AT)})"
+)
 _KNOWN: Final = ("summarize", "facts", "validity", "preferences", "preference_times")
 
 _LENGTH: Final = 600
@@ -128,7 +130,10 @@ class TargetMarks:
 
     def are_kept(self, before: Marks, now: Marks) -> bool:
         """Tell whether nothing that a scope holds was changed or removed."""
-        return before == now or all(before.get(each) == now.get(each) for each in self.always)
+        if before == now:
+            return True
+        changed = before.items() ^ now.items()  # mostly one or two
+        return all(each not in self.always for each, _ in changed)
 
     def added(self, before: Marks, now: Marks) -> Sequence[str] | None:
         """Return the ids of the nodes that were added to a scope since then; None if its marks do not say it.

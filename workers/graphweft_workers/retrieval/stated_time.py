@@ -64,7 +64,7 @@ def stated_time(text: str, said: str) -> StatedTime:
     if len(text) > _LONGEST:
         return ALWAYS
     low = text.casefold()
-    if not any(name in low for name in _NAMES) and _DIGIT.search(low) is None and not is_romance(low):
+    if not any(name in low for name in _NAMES) and _NUMBER.search(low) is None and not is_romance(low):
         return ALWAYS
     try:
         day = date.fromisoformat(said[:10])
@@ -241,8 +241,8 @@ _NAMES: Final = (
     "day", "week", "month", "year", "night", "morning", "evening", "tag", "mittwoch", "sonnabend", "woche", "monat",
     "jahr", "heute", "morgen", *sorted({name[:3] for names in MONTHS for name in names}),
 )  # fmt: skip
-"""A text with none of these, and no digit, names no day."""
-_DIGIT: Final = re.compile(r"\d")
+"""A text with none of these, and no number, names no day."""
+_NUMBER: Final = re.compile(r"\b\d")
 _SPEAKER: Final = (
     r"(?:i|i['\u2019]\w+|my|we|we['\u2019]\w+|our|he|she|they|it|it['\u2019]s|the|there|ich|mein\w*|wir|unser\w*|er|sie|es|der|"
     r"die|das)\b"

@@ -157,11 +157,11 @@ def nodes_of(
     With a model, the last column is the vector of the model that a node has, or null.
     """
     assert target.key is not None
-    key = dialect.quoted(target.key)
+    key, whole = dialect.quoted(target.key), replace(target, valid_at=None)
     source = f"UNWIND $__gw_keys AS __gw_key MATCH (n:{dialect.label(target)} {{{key}: __gw_key}})"
-    source = _where(source, _conditions(dialect, target, "n"))
+    source = _where(source, _conditions(dialect, whole, "n"))
     shown = _indexed(dialect, target, _text_side(target))
-    params = {"__gw_keys": list(keys), **_values(target)}
+    params = {"__gw_keys": list(keys), **_values(whole)}
     if model is not None:
         side = _vector_side(target)
         vector = f"n.{dialect.quoted(side.property)}"
@@ -183,13 +183,13 @@ def _indexed(dialect: GraphDialect, target: SearchTarget, text: TextSide) -> str
 
 
 def vectors(dialect: GraphDialect, target: SearchTarget, keys: Sequence[str], *, model: str) -> Statement:
-    """Return the vectors of the model that nodes of the scope with one of the keys have: key, vector."""
+    """Return the vectors of the model that nodes of the scope with one of the keys have at any time: key, vector."""
     side = _vector_side(target)
     assert target.key is not None
-    key = dialect.quoted(target.key)
+    key, whole = dialect.quoted(target.key), replace(target, valid_at=None)
     source = f"UNWIND $__gw_keys AS __gw_key MATCH (n:{dialect.label(target)} {{{key}: __gw_key}})"
-    conditions = _conditions(dialect, target, "n")
-    params: dict[str, Any] = {"__gw_keys": list(keys), **_values(target)}
+    conditions = _conditions(dialect, whole, "n")
+    params: dict[str, Any] = {"__gw_keys": list(keys), **_values(whole)}
     if side.model:
         conditions.append(f"n.{dialect.quoted(side.model)} = $__gw_model")
         params["__gw_model"] = model

@@ -23,11 +23,17 @@ def _null(_: Any) -> None:
     return None
 
 
+def _vector(numbers: list[Any]) -> list[float]:
+    return list(map(float, numbers))
+
+
 _RUN_TIME: Final = "Query internal execution time: "
 _ITEMS: Final = 3
 """The number of list items for one value in a compact reply: itself, its type and its content."""
 _SCALARS: Final[Mapping[int, Callable[[Any], Any]]] = {1: _null, 2: str, 3: int, 4: "true".__eq__, 5: float}
 """By the number of a type: reads its values."""
+_VECTOR: Final = 12
+_WITH_VECTORS: Final = {**_SCALARS, _VECTOR: _vector}
 _FLAT: Final[frozenset[type]] = frozenset({str, int, float, bool, type(None)})
 """Types of values that stay as they are, by far the most of them."""
 _EPOCH: Final = datetime(1970, 1, 1)
@@ -65,17 +71,27 @@ def run_time_ms(reply: list[Any]) -> float | None:
 
 
 def plain_table(reply: list[Any]) -> Table | None:
-    """Return the rows of a reply without nested values and within the limits, as most are; else None.
+    """Return the rows of a reply of scalars and vectors within the limits, as most are; else None.
 
     falkordb takes two coroutines for each value.
     """
-    if len(reply) != 3 or len(reply[1]) > MOST_ROWS or len(reply[0]) * len(reply[1]) > MOST_VALUES:
+    if len(reply) != 3 or len(reply[1]) > MOST_ROWS or (values := len(reply[0]) * len(reply[1])) > MOST_VALUES:
         return None
     try:
-        rows = tuple([tuple([_SCALARS[kind](value) for kind, value in row]) for row in reply[1]])
+        try:
+            rows = _cells(reply, _SCALARS)
+        except KeyError:
+            if values + sum(len(value) for row in reply[1] for kind, value in row if kind == _VECTOR) > MOST_VALUES:
+                return None
+            rows = _cells(reply, _WITH_VECTORS)
     except (KeyError, TypeError, ValueError):
         return None
     return Table(columns=tuple([str(name) for _, name in reply[0]]), rows=rows)
+
+
+def _cells(reply: list[Any], read: Mapping[int, Callable[[Any], Any]]) -> tuple[tuple[Any, ...], ...]:
+    """Return the cells of a reply. Raises ``KeyError`` for a type that is not in ``read``."""
+    return tuple([tuple([read[kind](value) for kind, value in row]) for row in reply[1]])
 
 
 async def table_of(reply: list[Any], graph: AsyncGraph, *, elements: bool = False) -> Table:

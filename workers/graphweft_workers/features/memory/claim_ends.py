@@ -22,10 +22,11 @@ LOOKED_AHEAD: Final = 50
 # Only claims within ``LOOKED_AHEAD`` places of those of a change, which have the ranks ``first`` to ``last``, can end
 # by it, or hold again. They are looked at by so many, with their properties in lists: a server copies the list of all
 # claims for each row, and reads a property anew for each pair.
-def claim_ends(left: str) -> str:
-    """Return the query that decides on claims of a key; ``left`` is the condition that a claim ``{0}`` stays."""
+def claim_ends(stays: str = "") -> str:
+    """Return the query that decides on claims of a key; ``stays`` is the condition that a claim ``{0}`` does."""
+    stays = stays and f"WHERE {stays.format('s')} "
     return (
-        f"MATCH (s:{STATEMENT} {{key: key}}) WHERE {left.format('s')} WITH first, last, s ORDER BY s.rank "
+        f"MATCH (s:{STATEMENT} {{key: key}}) {stays}WITH first, last, s ORDER BY s.rank "
         "WITH first, last, collect(s) AS claims, collect(s.rank) AS ranks "
         "WITH claims, size([each IN ranks WHERE each < first]) AS begin, "
         "size([each IN ranks WHERE each <= last]) AS stop "
@@ -66,14 +67,15 @@ OF_KEYS: Final = (
 """The keys of statements ``s``, and of what verdicts about them have ended."""
 
 
-def _dependents(left: str) -> str:
+def _dependents(stays: str) -> str:
     """Return the part of a query that finds the claims ``s`` which depend on claims of ``key``, near those of a change.
 
     ``supports`` has the claims of the key that they may depend on, in order of time: when each began and ended, what
     ended it, and its id. A server copies the list for each row, so it has only those near the change.
     """
+    of_support, of_claim = (stays and f" AND {stays.format(each)}" for each in "ps")
     return (
-        f"OPTIONAL MATCH (p:{STATEMENT} {{key: key}}) WHERE p.holds AND {left.format('p')} "
+        f"OPTIONAL MATCH (p:{STATEMENT} {{key: key}}) WHERE p.holds{of_support} "
         "WITH key, first, last, p ORDER BY p.rank WITH key, first, last, collect(p.rank) AS ranks, "
         "collect(CASE WHEN p IS NULL THEN null ELSE [p.timestamp, coalesce(p.until, '~'), "
         "p.until + ' ' + p.superseded_by, p.id] END) AS supports "
@@ -82,16 +84,16 @@ def _dependents(left: str) -> str:
         f"WITH key, ranks, supports, CASE WHEN before < {_SLACK} THEN 0 ELSE before - {_SLACK} END AS begin, stop "
         "WITH key, CASE WHEN begin = 0 THEN '' ELSE ranks[begin] END AS low, coalesce(ranks[stop], '~') AS high, "
         "supports[begin .. stop + 1] AS supports "
-        f"MATCH (s:{STATEMENT} {{follows: key}}) WHERE {left.format('s')} AND s.rank >= low AND s.rank < high "
+        f"MATCH (s:{STATEMENT} {{follows: key}}) WHERE s.rank >= low AND s.rank < high{of_claim} "
     )
 
 
-def _follow(begin: str, level: int, left: str) -> str:
+def _follow(begin: str, level: int, stays: str) -> str:
     """Return the query that ends the claims which are ``level`` predicates away from the claims of a change."""
     return (
         begin
-        + f"{_dependents(left)}WITH s.key AS key, min(s.rank) AS first, max(s.rank) AS last " * (level - 1)
-        + f"{_dependents(left)}"
+        + f"{_dependents(stays)}WITH s.key AS key, min(s.rank) AS first, max(s.rank) AS last " * (level - 1)
+        + f"{_dependents(stays)}"
         "WITH s, last([one IN supports WHERE one[0] <= s.timestamp]) AS earlier, "
         "head([one IN supports WHERE one[0] > s.timestamp]) AS later "
         "WITH s, CASE WHEN earlier[1] > s.timestamp THEN earlier ELSE later END AS support "
@@ -100,7 +102,7 @@ def _follow(begin: str, level: int, left: str) -> str:
         "WHERE coalesce(s.followed, '') <> coalesce(followed, '') OR coalesce(s.doubted_by, '') <> "
         "coalesce(doubted[3], '') "
         "SET s.followed = followed, s.doubted_at = doubted[1], s.doubted_by = doubted[3] "
-        f"WITH s.key AS key, min(s.rank) AS first, max(s.rank) AS last {claim_ends(left)}"
+        f"WITH s.key AS key, min(s.rank) AS first, max(s.rank) AS last {claim_ends(stays)}"
     )
 
 
@@ -132,10 +134,10 @@ class ClaimDependents:
         """Return the mutations: id -> (event type, Cypher).
 
         ``changes`` has, by name of a change, the type of its events, the part of a query that finds the keys of the
-        claims that change, and the condition that a claim stays.
+        claims that change, and the condition that a claim ``{0}`` stays, if not all do.
         """
         return {
-            f"{name}_{level}": (type, _follow(begin, level, left))
-            for name, (type, begin, left) in changes.items()
+            f"{name}_{level}": (type, _follow(begin, level, stays))
+            for name, (type, begin, stays) in changes.items()
             for level in range(1, self.levels + 1)
         }

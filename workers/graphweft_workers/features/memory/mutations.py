@@ -148,9 +148,14 @@ _NEAR_NEW: Final = (
 )
 
 
-_STAYS: Final = "NOT {0}.memory_id IN $gone"
-_ENDS: Final = claim_ends(_STAYS)
-_RANKS: Final = "WITH s.key AS key, min(s.rank) AS first, max(s.rank) AS last WHERE key IS NOT NULL"
+_LEAVING: Final = f"MATCH (s:{STATEMENT} {{leaving: $leaving}}) "
+"""The statements that an event is about to remove: it has marked them first.
+
+So how claims end without them has one text, whatever removes them. A server plans each text anew, and one that has just
+started may take half a second of its processor for this.
+"""
+_STAYS: Final = "coalesce({0}.leaving, '') <> $leaving"
+_ENDS: Final = claim_ends()
 MOST_ENDED: Final = 3
 """Statements that verdicts about one statement may end."""
 SAME_OWNER: Final = " AND ".join(
@@ -178,25 +183,29 @@ _MAY_END: Final = (
 )
 
 
-def _judged_by(left: str) -> str:
-    """Return the query that says which verdict ends ``o``; ``left`` is the condition that a statement ``{0}`` stays."""
+def _judged_by(stays: str = "") -> str:
+    """Return the query that says which verdict ends ``o``; ``stays`` is the condition that a statement ``{0}`` does."""
+    stays = stays and f" AND {stays.format('s')}"
     return (
-        f"OPTIONAL MATCH (s:{STATEMENT})-[j:{JUDGED}]->(o) WHERE j.verdict = 'ends' AND {left.format('s')} "
+        f"OPTIONAL MATCH (s:{STATEMENT})-[j:{JUDGED}]->(o) WHERE j.verdict = 'ends'{stays} "
         "WITH o, min(s.timestamp + ' ' + s.id) AS judged SET o.judged = judged"
     )
 
 
-_JUDGED_BY: Final = _judged_by(_STAYS)
+_JUDGED_BY: Final = _judged_by()
 _OF_ENDED: Final = "WITH o.key AS key, min(o.rank) AS first, max(o.rank) AS last WHERE key IS NOT NULL "
-_ENDED_OF: Final = f"MATCH (s)-[k:{JUDGED}]->(o:{STATEMENT}) WHERE k.verdict = 'ends' WITH DISTINCT o "
-"""What verdicts about statements ``s`` have ended."""
-_NOT_ERASED: Final = f"NOT coalesce({IS_ERASED}, false)"
 # Nodes without ``known_scopes`` belong to rules, which may have statements of a bank.
 _ERASED_STATEMENTS: Final = (
     f"MATCH (s:{STATEMENT} {{user_id: $user_id}}) WHERE s.known_scopes IS NOT NULL AND {IS_ERASED.format('s')} "
 )
 _MOST_OF_KEY: Final = 10
 """Claims of one key and event that may end others: the last ones."""
+_LEAVE: Final = "SET s.leaving = $leaving"
+# Before the statements go: what they had ended holds again, or ends by what is left.
+_RECOUNT: Final = (
+    f"{_LEAVING}MATCH (s)-[k:{JUDGED}]->(o:{STATEMENT}) WHERE k.verdict = 'ends' WITH DISTINCT o {_judged_by(_STAYS)}"
+)
+_REVIVE: Final = f"{_LEAVING}{OF_KEYS}{claim_ends(_STAYS)}"
 _STATEMENTS_OF: Final = (
     f"UNWIND $memory_ids AS memory_id MATCH (s:{STATEMENT} {{memory_id: memory_id, chat_id: $chat_id}}) "
 )
@@ -308,12 +317,9 @@ _TEXTS: Final[dict[str, tuple[str, str]]] = {
         "memory.forget",
         f"{_STATEMENTS_OF}SET s.terms = s.known_terms, s.scopes = s.known_scopes",
     ),
-    "revive_statements": (
-        "memory.forget",
-        f"{_STATEMENTS_OF}{_RANKS} {_ENDS}",
-    ),
-    "recount_forgotten": ("memory.forget", f"{_STATEMENTS_OF}{_ENDED_OF}{_JUDGED_BY}"),
-    "revive_judged": ("memory.forget", f"{_STATEMENTS_OF}{_ENDED_OF}{_OF_ENDED}{_ENDS}"),
+    "leave": ("memory.forget", f"{_STATEMENTS_OF}{_LEAVE}"),
+    "recount_forgotten": ("memory.forget", _RECOUNT),
+    "revive_statements": ("memory.forget", _REVIVE),
     "forget_statements": ("memory.forget", f"{_STATEMENTS_OF}DETACH DELETE s"),
     "forget_versions": (
         "memory.forget",
@@ -321,12 +327,9 @@ _TEXTS: Final[dict[str, tuple[str, str]]] = {
         "DETACH DELETE v",
     ),
     # What the earlier text stated ends nothing any more.
-    "revive_updated": (
-        "memory.update",
-        f"{_STATEMENTS_OF_UPDATED}{_RANKS} {_ENDS}",
-    ),
-    "recount_updated": ("memory.update", f"{_STATEMENTS_OF_UPDATED}{_ENDED_OF}{_JUDGED_BY}"),
-    "revive_judged_updated": ("memory.update", f"{_STATEMENTS_OF_UPDATED}{_ENDED_OF}{_OF_ENDED}{_ENDS}"),
+    "leave_updated": ("memory.update", f"{_STATEMENTS_OF_UPDATED}{_LEAVE}"),
+    "recount_updated": ("memory.update", _RECOUNT),
+    "revive_updated": ("memory.update", _REVIVE),
     "forget_updated": ("memory.update", f"{_STATEMENTS_OF_UPDATED}DETACH DELETE s"),
     "update": ("memory.update", _UPDATE),
     "renew": ("memory.update", _RENEW),
@@ -342,13 +345,9 @@ _TEXTS: Final[dict[str, tuple[str, str]]] = {
         "memory.erase",
         f"MATCH (v:{VERSION} {{user_id: $user_id}}) WHERE {IS_ERASED.format('v')} DETACH DELETE v",
     ),
-    # Before the statements go: what they had ended holds again, or ends by what is left.
-    "erase_ends": ("memory.erase", f"{_ERASED_STATEMENTS}{_RANKS} {claim_ends(_NOT_ERASED)}"),
-    "recount_erased": ("memory.erase", f"{_ERASED_STATEMENTS}WITH s {_ENDED_OF}{_judged_by(_NOT_ERASED)}"),
-    "revive_judged_erased": (
-        "memory.erase",
-        f"{_ERASED_STATEMENTS}WITH s {_ENDED_OF}{_OF_ENDED}{claim_ends(_NOT_ERASED)}",
-    ),
+    "leave_erased": ("memory.erase", f"{_ERASED_STATEMENTS}{_LEAVE}"),
+    "recount_erased": ("memory.erase", _RECOUNT),
+    "erase_ends": ("memory.erase", _REVIVE),
     "erase_statements": ("memory.erase", f"{_ERASED_STATEMENTS}DETACH DELETE s"),
     "erase_sources": (
         "memory.erase",
@@ -396,13 +395,13 @@ _FOLLOW: Final[Mapping[str, tuple[str, str, str]]] = {
     "follow_added": (
         "memory.add",
         "UNWIND $claims AS claim WITH claim.key AS key, claim.rank AS first, claim.rank AS last ",
-        _STAYS,
+        "",
     ),
-    "follow_forgotten": ("memory.forget", f"{_STATEMENTS_OF}{OF_KEYS}", _STAYS),
-    "follow_updated": ("memory.update", f"{_STATEMENTS_OF_UPDATED}{OF_KEYS}", _STAYS),
-    "follow_erased": ("memory.erase", f"{_ERASED_STATEMENTS}WITH s {OF_KEYS}", _NOT_ERASED),
-    "follow_judged": ("statement.judged", f"{_OF_PAIR}{_OF_ENDED}", _STAYS),
-    "follow_unjudged": ("statement.unjudged", f"{_OF_PAIR}{_OF_ENDED}", _STAYS),
+    "follow_forgotten": ("memory.forget", f"{_LEAVING}{OF_KEYS}", _STAYS),
+    "follow_updated": ("memory.update", f"{_LEAVING}{OF_KEYS}", _STAYS),
+    "follow_erased": ("memory.erase", f"{_LEAVING}{OF_KEYS}", _STAYS),
+    "follow_judged": ("statement.judged", f"{_OF_PAIR}{_OF_ENDED}", ""),
+    "follow_unjudged": ("statement.unjudged", f"{_OF_PAIR}{_OF_ENDED}", ""),
 }
 """Change -> event type, the claims that change, and which stay: see ``ClaimDependents.texts``."""
 _MARKED: Final = frozenset({*BY_SCOPE, EMBED, *ERASING})
@@ -540,7 +539,7 @@ def _add(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said:
         profile = None if payload.user_id is None else profile_key(payload.user_id)
         said.append(("state", common | {"statements": stated, "profile": profile}))
     if claims := [{"key": each["key"], "rank": each["rank"]} for each in stated if each["key"] is not None]:
-        said.append(("end_statements", {"claims": claims, "gone": []}))
+        said.append(("end_statements", {"claims": claims}))
         said += _followed(stated, dependents)
     return said
 
@@ -558,7 +557,7 @@ def _followed(stated: Sequence[_Params], dependents: ClaimDependents) -> Iterato
             found[each["follows"], each["rank"]] = 1 + below
     for level in range(1, max(found.values(), default=0) + 1):
         claims = [{"key": key, "rank": rank} for (key, rank), levels in found.items() if levels >= level]
-        yield f"follow_added_{level}", {"claims": claims, "gone": []}
+        yield f"follow_added_{level}", {"claims": claims}
 
 
 def _follow(change: str, params: _Params, dependents: ClaimDependents) -> _Said:
@@ -757,9 +756,10 @@ def _update(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said
     at = utc_text(payload.time or event.time)
     version = version_of(event.source, event.id, event.chatid, payload.memory_id)
     if payload.text is not None or isinstance(payload.expires_at, datetime):  # what it stated holds no more
-        without = which | {"gone": [payload.memory_id]}
-        said += [(id, without) for id in ("revive_updated", "recount_updated", "revive_judged_updated")]
-        said += _follow("follow_updated", without, dependents)
+        leaving = _leaving(event)
+        said.append(("leave_updated", which | leaving))
+        said += [(id, leaving) for id in ("recount_updated", "revive_updated")]
+        said += _follow("follow_updated", leaving, dependents)
         said.append(("forget_updated", which))
     if payload.text is not None and payload.searched is not None:
         said.append((
@@ -802,23 +802,32 @@ def _forget(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said
     gone = [("forget", params), ("forget_versions", params)]
     if payload.keep_statements:
         return [("keep_statements", params), *gone]
-    without = params | {"gone": params["memory_ids"]}
-    revived = ("revive_statements", "recount_forgotten", "revive_judged")
-    followed = _follow("follow_forgotten", without, dependents)
-    return [*((id, without) for id in revived), *followed, ("forget_statements", params), *gone]
+    leaving = _leaving(event)
+    revived = [(id, leaving) for id in ("recount_forgotten", "revive_statements")]
+    followed = _follow("follow_forgotten", leaving, dependents)
+    return [("leave", params | leaving), *revived, *followed, ("forget_statements", params), *gone]
+
+
+def _leaving(event: Event) -> _Params:
+    """Return what tells the statements that an event removes from all others."""
+    return {"leaving": derived_id("leaving", event.source, event.id, event.chatid)}
 
 
 def _erase(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said:
     payload = MemoryErase.model_validate(event.data)
     user = {"user_id": payload.user_id}
     until = user | erasure_of(payload, logged)
-    timed = (
-        "mark_elsewhere", "mark", "erase", "erase_versions", "recount_erased", "erase_ends", "revive_judged_erased",
-        *(id for id, _ in _follow("follow_erased", until, dependents)),
-        "erase_statements", "erase_sources", "erase_summaries",
-    )  # fmt: skip
+    leaving = _leaving(event)
+    followed = _follow("follow_erased", leaving, dependents)
     others = ("erase_facts", "erase_preferences", "erase_preference_times", "erase_validity")
-    return [*((id, until) for id in timed), *((id, user) for id in others)]
+    return [
+        *((id, until) for id in ("mark_elsewhere", "mark", "erase", "erase_versions")),
+        ("leave_erased", until | leaving),
+        *((id, leaving) for id in ("recount_erased", "erase_ends")),
+        *followed,
+        *((id, until) for id in ("erase_statements", "erase_sources", "erase_summaries")),
+        *((id, user) for id in others),
+    ]
 
 
 def _judged(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said:
@@ -836,8 +845,7 @@ def _judged(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said
     }
     if payload.verdict != "ends":
         return [("judge", params)]
-    alone: _Params = pair | {"gone": []}
-    ended = [("count_judged", alone), ("end_judged", alone), *_follow("follow_judged", alone, dependents)]
+    ended = [("count_judged", pair), ("end_judged", pair), *_follow("follow_judged", pair, dependents)]
     return [("judge_end", params), *ended]
 
 
@@ -845,8 +853,7 @@ def _unjudged(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Sa
     del logged
     payload = StatementUnjudged.model_validate(event.data)
     pair = {"new": payload.new, "old": payload.old, "chat_id": event.chatid}
-    alone: _Params = pair | {"gone": []}
-    ended = [("count_unjudged", alone), ("end_unjudged", alone), *_follow("follow_unjudged", alone, dependents)]
+    ended = [("count_unjudged", pair), ("end_unjudged", pair), *_follow("follow_unjudged", pair, dependents)]
     return [("unjudge", pair), *ended]
 
 

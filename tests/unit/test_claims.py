@@ -10,7 +10,8 @@ from tests.services.planted_statements import Pair, planted
 
 from graphweft_contracts import Event
 from graphweft_workers.features.memory import claims as module
-from graphweft_workers.features.memory.claims import ENGLISH, Claim, is_all_stated, statements, without
+from graphweft_workers.features.memory.claims import Claim, is_all_stated, statements, without
+from graphweft_workers.features.memory.english_claims import ENGLISH
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.features.predicates import key_of
 

@@ -13,7 +13,7 @@ from graphweft_contracts import Event
 from graphweft_rules.files.findings import RulesError
 from graphweft_workers.features.edge_rules import EdgeRule
 from graphweft_workers.features.episodes.ontologies.files import lint_ontologies, load_ontologies, read_ontology
-from graphweft_workers.features.memory.claims import ENGLISH
+from graphweft_workers.features.memory.english_claims import ENGLISH
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.features.predicates import PREDICATES, is_known
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
@@ -21,7 +21,8 @@ from graphweft_workers.features.memory.claim_forms import ClaimForm, Language
 from graphweft_workers.features.memory.english_claims import ENGLISH, SIZE
 from graphweft_workers.features.memory.places import is_place
 from graphweft_workers.retrieval.empty_turns import tells_nothing
-from graphweft_workers.text.terms import name_key
+from graphweft_workers.retrieval.topics import KIN
+from graphweft_workers.text.terms import name_key, terms
 
 LONGEST: Final = 10_000
 """Characters of a message that are read for statements: a longer one is a document, whose memory has it all."""
@@ -56,7 +57,13 @@ class Claim:
     """Empty: it is about any object ("I am single" ends any partner)."""
     holds: bool = True
     is_sure: bool = True
-    """Whether the subject is one person: "my sister" may be one of two, "my mother" is not."""
+    """Whether the subject is one person: "my sister" and "Anna" may be one of two, "my mother" is not."""
+    thing: str = ""
+    """What it is about, by the name that it may have alone: "Rex" of "a dog called Rex"; of others, their name."""
+    ends: tuple[str, ...] = ()
+    """The predicates of the claims about the same thing that it ends, with another object if it holds itself."""
+    is_to_come: bool = False
+    """Whether its sentence says from which day on it holds."""
 
     @property
     def object_key(self) -> str:
@@ -81,9 +88,11 @@ def _stated(sentences: Iterable[str], year: int) -> Iterator[UserStatement]:
     for sentence in sentences:
         if tells_nothing(sentence, "user") or sentence.endswith("?"):
             continue
-        for part, claim in _parts(sentence, ENGLISH, year):
-            if claim is not None or _is_statement(part, ENGLISH):
-                yield UserStatement(text=part, claim=claim)
+        for part, claims in _parts(sentence, ENGLISH, year):
+            if claims:
+                yield from (UserStatement(text=part, claim=claim) for claim in claims)
+            elif _is_statement(part, ENGLISH):
+                yield UserStatement(text=part)
 
 
 @dataclass(slots=True)
@@ -132,33 +141,68 @@ def without(text: str, found: Iterable[UserStatement]) -> str:
 
 
 def _own_sentences(text: str) -> list[str]:
-    """Return the sentences with a word of the first person, at most ``_SENTENCES``."""
+    """Return the sentences with a word of the first person, or about what has a name, at most ``_SENTENCES``."""
     plain = text[:LONGEST].replace("\u2019", "'")
     pieces = _SENTENCE.split(plain, maxsplit=_PIECES)[:_PIECES]
-    own = (" ".join(each.split()) for each in pieces if ENGLISH.own.search(each) is not None)
-    return list(islice((said for said in own if len(said) <= _LONGEST_SENTENCE), _SENTENCES))
+    said = (" ".join(each.split()) for each in pieces)
+    own = (each for each in said if len(each) <= _LONGEST_SENTENCE and _may_state(each, ENGLISH))
+    return list(islice(own, _SENTENCES))
 
 
-def _parts(sentence: str, language: Language, year: int) -> list[tuple[str, Claim | None]]:
-    """Return the parts of a sentence with their claims: it is divided where what is before makes a claim."""
-    found: list[tuple[str, Claim | None]] = []
+def _may_state(sentence: str, language: Language) -> bool:
+    return any(
+        each is not None
+        for each in (
+            language.own.search(sentence), language.elided.match(sentence), language.named.match(sentence),
+        )
+    )  # fmt: skip
+
+
+def _parts(sentence: str, language: Language, year: int) -> list[tuple[str, list[Claim]]]:
+    """Return the parts of a sentence with their claims: it is divided where one of two makes a claim."""
+    start = language.starts.search(sentence)
+    if start is not None:
+        rest = f"from then {language.will.sub(r'\1', sentence[: start.start()] + sentence[start.end() :])}"
+        [(_, claims), *more] = _parts_of(rest, language, year)
+        return [(sentence, [] if more else [replace(claim, is_to_come=True) for claim in claims])]
+    return _parts_of(sentence, language, year)
+
+
+def _parts_of(sentence: str, language: Language, year: int) -> list[tuple[str, list[Claim]]]:
+    found: list[tuple[str, list[Claim]]] = []
     begin = 0
-    for match in islice(language.parts.finditer(sentence), _PARTS - 1):
+    places = list(islice(language.parts.finditer(sentence), _PARTS - 1))
+    for match in places:
         before = sentence[begin : match.start()].strip()
-        if before and (claim := _claim(before, language)) is not None:
-            found.append((before, claim))
+        if before and (claims := _claims(before, language)):
+            found.append((before, claims))
             begin = match.end()
     last = sentence[begin:].strip()
-    found.append((last, _claim(last, language)))
-    if all(claim is None for _, claim in found):
+    found.append((last, _claims(last, language)))
+    if not any(claims for _, claims in found) and language.changed.search(sentence):
+        found = _one_of_two(sentence, language) or found
+    if not any(claims for _, claims in found):
         return found
     if _QUOTES.search(sentence) or any(int(each) != year for each in _YEAR.findall(sentence)):
-        return [(sentence, None)]
+        return [(sentence, [])]
     if language.unsure.search(_spelt(sentence)):
-        return [(sentence, None)]
-    if any(claim is None and language.undone.search(_spelt(part)) for part, claim in found):
-        return [(part, None) for part, _ in found]
+        return [(sentence, [])]
+    if any(not claims and language.undone.search(_spelt(part)) for part, claims in found):
+        return [(part, []) for part, _ in found]
     return found
+
+
+def _one_of_two(sentence: str, language: Language) -> list[tuple[str, list[Claim]]]:
+    """Return two parts of a sentence of which one is a claim: "The handover is done, Omar is my new boss." """
+    for match in islice(language.clauses.finditer(sentence), _PARTS - 1):
+        before, after = sentence[: match.start()].strip(), sentence[match.end() :].strip()
+        if language.elided.match(after) and not language.speaker.match(before):
+            continue  # "My sister quit and became a teacher."
+        found = [(part, _claims(part, language) if language.changed.search(part) else []) for part in (before, after)]
+        if any(claims for _, claims in found):
+            is_told = any(not claims and language.story.search(part) for part, claims in found)
+            return [] if is_told else found
+    return []
 
 
 def _is_statement(part: str, language: Language) -> bool:
@@ -172,28 +216,63 @@ def _spelt(text: str) -> str:
     return _NO_APOSTROPHE.sub(r"\1'\2", text)
 
 
-def _claim(part: str, language: Language) -> Claim | None:
-    """Return the claim that a part of a sentence is, with nothing more than words of time."""
+def _claims(part: str, language: Language) -> list[Claim]:
+    """Return the claims that a part of a sentence is, with nothing more than words of time."""
     if language.passing.search(part):
-        return None
+        return []
     aside = language.aside.search(part)
     if aside is not None:
         if language.undone.search(_spelt(part[aside.start() :])):
-            return None
+            return []
         part = part[: aside.start()]
-    part = _with_places(_spelt(_SYMBOLS.sub("", part)).rstrip(" .!,;"))
+    part = whole = _with_places(_spelt(_SYMBOLS.sub("", part)).rstrip(" .!,;"))
     for _ in range(_TAILS):
         tail = language.tail.search(part, max(0, len(part) - _LONGEST_TAIL))
         if tail is None:
             break
         part = part[: tail.start()].rstrip(" ,")
+    is_at_times = language.at_times.search(whole, len(part)) is not None
     lead = language.lead.match(part)
     begin = lead.end() if lead else 0
+    if language.elided.match(part, begin):
+        part, begin = f"i {part[begin:]}", 0
+    for mood in language.moods:
+        match = mood.words.match(part, begin)
+        if match is not None and (mood.holds or not is_at_times):
+            said = mood.said + part[match.end() :]
+            if not mood.holds:
+                said = language.no_more.sub("", said)
+            if found := _by_forms(said, 0, language, holds=mood.holds):
+                return found
+    return _by_forms(part, begin, language, is_change=_NEW.search(whole) is not None, is_at_times=is_at_times)
+
+
+def _by_forms(
+    part: str,
+    begin: int,
+    language: Language,
+    *,
+    holds: bool = True,
+    is_change: bool = False,
+    is_at_times: bool = False,
+) -> list[Claim]:
     for form in language.patterns:
         match = form.words.fullmatch(part, begin)
-        if match is not None and (claim := _claim_of(match, form, language)) is not None:
-            return claim
-    return None
+        if match is None or not (holds or form.holds):
+            continue
+        # "I don't play tennis every day" says that somebody plays.
+        if not holds and any(match.groupdict().get(name) for name in _DETAILS):
+            continue
+        if is_at_times and match.groupdict().get("some"):  # "I work at the library today."
+            continue
+        claim = _claim_of(match, form, language, holds=holds and form.holds, is_change=is_change)
+        if claim is not None:
+            also = form.also if holds else ()
+            return [
+                claim,
+                *(replace(claim, predicate=each, object="", holds=False, thing="", ends=()) for each in also),
+            ]
+    return []
 
 
 def _with_places(part: str) -> str:
@@ -212,7 +291,9 @@ def _with_places(part: str) -> str:
     return part
 
 
-def _claim_of(match: re.Match[str], form: ClaimForm, language: Language) -> Claim | None:
+def _claim_of(
+    match: re.Match[str], form: ClaimForm, language: Language, *, holds: bool, is_change: bool
+) -> Claim | None:
     groups = match.groupdict()
     what = (groups.get("what") or "").strip()
     if len(what) > _LONGEST_OBJECT or (form.is_name and not _is_name(what)):
@@ -223,30 +304,61 @@ def _claim_of(match: re.Match[str], form: ClaimForm, language: Language) -> Clai
         return None
     if not form.is_name and (_ABOUT_THIS.match(what) or language.detail.search(what) or _AND_DONE.search(what)):
         return None
+    name = groups.get("name")
     if form.is_kind:
         kind = _VAGUE.sub("", _CALLED.sub(" ", what))
         # "I sold my old boat" may be said of one of two.
-        if not form.holds and _VAGUE.match(what):
+        if not holds and _VAGUE.match(what):
             return None
-        what = f"{kind} {groups['name']}" if groups.get("name") else kind
+        if name is None and kind != what and (called := _CALLED.search(what)):
+            name = what[called.end() :]
+        what = kind if groups.get("name") is None else f"{kind} {name}"
     predicate = form.predicate
     of = groups.get("of")
     if of:
         predicate = f"{predicate} {language.bases.get(name_key(of), name_key(of))}"
+    thing = _thing(name or what or of or "", language)
+    ends = (predicate, *form.ends) if form.ends else ()
     who = " ".join((groups.get("who") or "").split())
     low = name_key(who)
-    own = not who or language.own.fullmatch(low) is not None
-    sure = own or low.removeprefix("my ") in language.one_of_a_kind or _is_name(who.split(" ")[-1])
+    if not who or language.own.fullmatch(low) is not None:
+        return Claim(subject=USER, predicate=predicate, object=what, holds=holds, thing=thing, ends=ends)
+    kin = low.removeprefix("my ")
+    relative = language.relatives.get(kin, kin)
+    named = _is_name(who.split(" ")[-1]) and low not in language.relatives
+    is_alone = named and low == kin
+    if (not named and low == kin and low not in language.relatives) or (is_alone and not _is_name(who)):
+        return None
+    # Of two persons with one name, or two sisters, what one does ends nothing of the other. But who has moved lived
+    # elsewhere before: "Greta has moved to Cologne" is about her of whom that was said.
+    about = name_key(_KIN.sub("", who)) if named else f"my {relative}"
+    changes = (form.is_change or is_change) and (is_alone or not (named or relative in language.many_of_a_kind))
     return Claim(
-        subject=USER if own else low, predicate=predicate, object=what, holds=form.holds, is_sure=sure,
+        subject=low if named else f"my {relative}", predicate=predicate, object=what, holds=holds,
+        is_sure=not is_alone and (named or relative in language.one_of_a_kind),
+        thing=f"{PERSON}{about}", ends=(predicate,) if changes else (),
     )  # fmt: skip
+
+
+def _thing(what: str, language: Language) -> str:
+    """Return a name in the form that is equal for all its spellings and numbers."""
+    plain = language.unnamed.sub("", what).strip()
+    named = "name " if _is_name(plain) else ""  # "The kiwi is gone" is not about the parrot Kiwi
+    return named + " ".join(dict.fromkeys(terms(plain)))
 
 
 def _is_name(what: str) -> bool:
     name = what.removeprefix("the ")
-    return name[:1].isalpha() and not name[:1].islower() and name not in _NO_NAMES and name.casefold() not in _ORIGINS
+    is_capital = name[:1].isalpha() and (not name[:1].islower() or name[1:2].isupper())
+    return is_capital and name not in _NO_NAMES and name.casefold() not in _ORIGINS
 
 
+PERSON: Final = "person "
+"""Before the name of somebody else, as what a claim is about."""
+_KIN: Final = re.compile(rf"^my {KIN} ", re.IGNORECASE)
+_NEW: Final = re.compile(r"\b(?:new|now|nowadays|these days)\b", re.IGNORECASE)
+_DETAILS: Final = ("often", "much", "beside", "at")
+"""Groups of what somebody may do otherwise."""
 _ARTICLE: Final = re.compile(r"^(?:a|an|the|my|our|some|any) ")
 _JOIN: Final = re.compile(r"(?:and|but|so|also|then|or)", re.IGNORECASE)
 _YEAR: Final = re.compile(r"\b(?:in|from|back in|of) ((?:19|20)\d\d)\b", re.IGNORECASE)
@@ -283,7 +395,9 @@ _AND_DONE: Final = re.compile(
 _NO_NAMES: Final = frozenset({
     "I", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday", "January", "February",
     "March", "April", "May", "June", "July", "August", "September", "October", "November", "December", "Back",
-    "Later", "Today", "Tomorrow",
+    "Later", "Today", "Tomorrow", "He", "She", "It", "They", "We", "You", "This", "That", "These", "Those", "Who",
+    "Someone", "Somebody", "Everyone", "Everybody", "Nobody", "Anyone", "Anybody", "People", "There", "What",
+    "Something", "Nothing", "Everything", "Time", "God", "Life", "My", "Our", "Your", "His", "Her", "Their", "The",
 })  # fmt: skip
 _ORIGINS: Final = frozenset({
     "american", "australian", "austrian", "belgian", "brazilian", "british", "canadian", "chilean", "chinese",

@@ -39,7 +39,15 @@ from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.features.declarations import Declarations, shared_terms, stored_terms, terms_indexes
 from graphweft_workers.features.edge_rules import NO_RULES, EdgeRule, ends_of
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
-from graphweft_workers.features.memory.claim_ends import LOOKED_AHEAD, OF_KEYS, ClaimDependents, claim_ends
+from graphweft_workers.features.memory.claim_ends import (
+    ENDED_BY,
+    LOOKED_AHEAD,
+    OF_ENDED,
+    OF_KEYS,
+    ClaimDependents,
+    claim_ends,
+    named_ends,
+)
 from graphweft_workers.features.predicates import key_of
 from graphweft_workers.retrieval.profile import PROFILE_KEY, profile_key
 from graphweft_workers.retrieval.records import (
@@ -53,6 +61,7 @@ from graphweft_workers.retrieval.records import (
     VERSION,
 )
 from graphweft_workers.retrieval.scope_marks import ADDING, BY_SCOPE, EMBED, ERASING, mark_params, marking
+from graphweft_workers.retrieval.stated_time import stated_time
 from graphweft_workers.retrieval.topics import predicates_of
 from graphweft_workers.text.terms import EventTerms, name_key, scope_term
 
@@ -179,17 +188,26 @@ _MAY_END: Final = (
 
 
 def _judged_by(left: str) -> str:
-    """Return the query that says which verdict ends ``o``; ``left`` is the condition that a statement ``{0}`` stays."""
+    """Return the query that says what ends ``o`` beside the claims of its key: a verdict, or the end of what it names.
+
+    ``left`` is the condition that a statement ``{0}`` stays.
+    """
     return (
         f"OPTIONAL MATCH (s:{STATEMENT})-[j:{JUDGED}]->(o) WHERE j.verdict = 'ends' AND {left.format('s')} "
-        "WITH o, min(s.timestamp + ' ' + s.id) AS judged SET o.judged = judged"
+        "WITH o, min(s.timestamp + ' ' + s.id) AS judged "
+        f"OPTIONAL MATCH (t:{STATEMENT} {{thing: o.thing}}) WHERE {named_ends('t', 'o')} AND t.rank > o.rank "
+        f"AND t.memory_id <> o.memory_id AND {left.format('t')} "
+        "WITH o, judged, min(t.timestamp + ' ' + t.id) AS named "
+        "SET o.judged = CASE WHEN judged IS NULL OR named < judged THEN named ELSE judged END "
     )
 
 
 _JUDGED_BY: Final = _judged_by(_STAYS)
-_OF_ENDED: Final = "WITH o.key AS key, min(o.rank) AS first, max(o.rank) AS last WHERE key IS NOT NULL "
-_ENDED_OF: Final = f"MATCH (s)-[k:{JUDGED}]->(o:{STATEMENT}) WHERE k.verdict = 'ends' WITH DISTINCT o "
-"""What verdicts about statements ``s`` have ended."""
+_ENDED_OF: Final = f"{ENDED_BY}WITH DISTINCT o WHERE o IS NOT NULL "
+# Only claims up to the last that names them can have ended by these, and of those that had ended before, none has.
+_NAMED: Final = (
+    f"UNWIND $things AS thing MATCH (o:{STATEMENT} {{thing: thing.key}}) WHERE o.holds AND o.rank <= thing.last AND "
+)
 _NOT_ERASED: Final = f"NOT coalesce({IS_ERASED}, false)"
 # Nodes without ``known_scopes`` belong to rules, which may have statements of a bank.
 _ERASED_STATEMENTS: Final = (
@@ -237,12 +255,16 @@ _TEXTS: Final[dict[str, tuple[str, str]]] = {
         "s.rank = statement.rank, s.memory_id = statement.memory_id, s.author_name = statement.author_name, "
         "s.subject = statement.subject, s.predicate = statement.predicate, s.object = statement.object, "
         "s.object_key = statement.object_key, s.holds = statement.holds, s.key = statement.key, "
-        f"s.{PROFILE_KEY} = CASE WHEN statement.key IS NULL THEN null ELSE $profile END, "
+        f"s.{PROFILE_KEY} = CASE WHEN statement.key IS NULL OR NOT statement.is_sure THEN null ELSE $profile END, "
         "s.role = 'user', s.is_whole = statement.is_whole, s.digest = statement.digest, s.topics = statement.topics, "
-        "s.follows = statement.follows, s.marks = statement.marks, s.known_terms = statement.terms, "
-        "s.length = statement.length, "
+        "s.thing = statement.thing, s.ends = statement.ends, s.follows = statement.follows, s.marks = statement.marks, "
+        "s.known_terms = statement.terms, s.length = statement.length, "
         f"s.known_scopes = $scopes, {_scope('s')}, s.chat_id = $chat_id, s.event_id = $event_id, "
         "s.recorded = $recorded, s.partition = $partition",
+    ),
+    "end_named": (
+        "memory.add",
+        f"{_NAMED}(o.judged IS NULL OR o.judged >= thing.first) WITH DISTINCT o {_JUDGED_BY}{OF_ENDED}{_ENDS}",
     ),
     "end_statements": (
         "memory.add",
@@ -313,7 +335,7 @@ _TEXTS: Final[dict[str, tuple[str, str]]] = {
         f"{_STATEMENTS_OF}{_RANKS} {_ENDS}",
     ),
     "recount_forgotten": ("memory.forget", f"{_STATEMENTS_OF}{_ENDED_OF}{_JUDGED_BY}"),
-    "revive_judged": ("memory.forget", f"{_STATEMENTS_OF}{_ENDED_OF}{_OF_ENDED}{_ENDS}"),
+    "revive_judged": ("memory.forget", f"{_STATEMENTS_OF}{_ENDED_OF}{OF_ENDED}{_ENDS}"),
     "forget_statements": ("memory.forget", f"{_STATEMENTS_OF}DETACH DELETE s"),
     "forget_versions": (
         "memory.forget",
@@ -326,7 +348,7 @@ _TEXTS: Final[dict[str, tuple[str, str]]] = {
         f"{_STATEMENTS_OF_UPDATED}{_RANKS} {_ENDS}",
     ),
     "recount_updated": ("memory.update", f"{_STATEMENTS_OF_UPDATED}{_ENDED_OF}{_JUDGED_BY}"),
-    "revive_judged_updated": ("memory.update", f"{_STATEMENTS_OF_UPDATED}{_ENDED_OF}{_OF_ENDED}{_ENDS}"),
+    "revive_judged_updated": ("memory.update", f"{_STATEMENTS_OF_UPDATED}{_ENDED_OF}{OF_ENDED}{_ENDS}"),
     "forget_updated": ("memory.update", f"{_STATEMENTS_OF_UPDATED}DETACH DELETE s"),
     "update": ("memory.update", _UPDATE),
     "renew": ("memory.update", _RENEW),
@@ -347,7 +369,7 @@ _TEXTS: Final[dict[str, tuple[str, str]]] = {
     "recount_erased": ("memory.erase", f"{_ERASED_STATEMENTS}WITH s {_ENDED_OF}{_judged_by(_NOT_ERASED)}"),
     "revive_judged_erased": (
         "memory.erase",
-        f"{_ERASED_STATEMENTS}WITH s {_ENDED_OF}{_OF_ENDED}{claim_ends(_NOT_ERASED)}",
+        f"{_ERASED_STATEMENTS}WITH s {_ENDED_OF}{OF_ENDED}{claim_ends(_NOT_ERASED)}",
     ),
     "erase_statements": ("memory.erase", f"{_ERASED_STATEMENTS}DETACH DELETE s"),
     "erase_sources": (
@@ -382,14 +404,14 @@ _TEXTS: Final[dict[str, tuple[str, str]]] = {
         f"WITH n, o, count(e) AS many WHERE many < {MOST_ENDED} {_KEEP_VERDICT}",
     ),
     "count_judged": ("statement.judged", f"{_OF_PAIR}WITH o {_JUDGED_BY}"),
-    "end_judged": ("statement.judged", f"{_OF_PAIR}{_OF_ENDED}{_ENDS}"),
+    "end_judged": ("statement.judged", f"{_OF_PAIR}{OF_ENDED}{_ENDS}"),
     "unjudge": (
         "statement.unjudged",
         f"MATCH (n:{STATEMENT} {{id: $new}})-[j:{JUDGED}]->(o:{STATEMENT} {{id: $old}}) WHERE n.chat_id = $chat_id "
         "DELETE j",
     ),
     "count_unjudged": ("statement.unjudged", f"{_OF_PAIR}WITH o {_JUDGED_BY}"),
-    "end_unjudged": ("statement.unjudged", f"{_OF_PAIR}{_OF_ENDED}{_ENDS}"),
+    "end_unjudged": ("statement.unjudged", f"{_OF_PAIR}{OF_ENDED}{_ENDS}"),
 }
 """Mutation -> (event type, Cypher)."""
 _FOLLOW: Final[Mapping[str, tuple[str, str, str]]] = {
@@ -398,11 +420,12 @@ _FOLLOW: Final[Mapping[str, tuple[str, str, str]]] = {
         "UNWIND $claims AS claim WITH claim.key AS key, claim.rank AS first, claim.rank AS last ",
         _STAYS,
     ),
+    "follow_named": ("memory.add", f"{_NAMED}o.judged >= thing.first {OF_ENDED}", _STAYS),
     "follow_forgotten": ("memory.forget", f"{_STATEMENTS_OF}{OF_KEYS}", _STAYS),
     "follow_updated": ("memory.update", f"{_STATEMENTS_OF_UPDATED}{OF_KEYS}", _STAYS),
     "follow_erased": ("memory.erase", f"{_ERASED_STATEMENTS}WITH s {OF_KEYS}", _NOT_ERASED),
-    "follow_judged": ("statement.judged", f"{_OF_PAIR}{_OF_ENDED}", _STAYS),
-    "follow_unjudged": ("statement.unjudged", f"{_OF_PAIR}{_OF_ENDED}", _STAYS),
+    "follow_judged": ("statement.judged", f"{_OF_PAIR}{OF_ENDED}", _STAYS),
+    "follow_unjudged": ("statement.unjudged", f"{_OF_PAIR}{OF_ENDED}", _STAYS),
 }
 """Change -> event type, the claims that change, and which stay: see ``ClaimDependents.texts``."""
 _MARKED: Final = frozenset({*BY_SCOPE, EMBED, *ERASING})
@@ -539,10 +562,27 @@ def _add(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said:
         _limit_claims(stated)
         profile = None if payload.user_id is None else profile_key(payload.user_id)
         said.append(("state", common | {"statements": stated, "profile": profile}))
+    if things := _things(stated):
+        said.append(("end_named", {"things": things, "gone": []}))
     if claims := [{"key": each["key"], "rank": each["rank"]} for each in stated if each["key"] is not None]:
         said.append(("end_statements", {"claims": claims, "gone": []}))
         said += _followed(stated, dependents)
-    return said
+    enders = [each for each in stated if each["ends"] is not None]
+    levels = max((dependents.levels_below(name) for each in enders for name in each["ends"]), default=0)
+    named = {"things": _things(enders), "gone": []}
+    return [*said, *((f"follow_named_{level}", named) for level in range(1, levels + 1))]
+
+
+def _things(stated: Sequence[_Params]) -> list[_Params]:
+    """Return what the claims name, and the first and last that do: others may end it, or end by it."""
+    found: dict[str, list[_Params]] = {}
+    for each in stated:
+        if each["thing"] is not None:
+            found.setdefault(each["thing"], []).append(each)
+    return [
+        {"key": key, "first": min(each["timestamp"] for each in some), "last": max(each["rank"] for each in some)}
+        for key, some in found.items()
+    ]
 
 
 def _followed(stated: Sequence[_Params], dependents: ClaimDependents) -> Iterator[tuple[str, _Params]]:
@@ -584,6 +624,11 @@ def _stated(
     stated: list[_Params] = []
     for place, each in enumerate(found):
         claim = each.claim
+        if claim is not None and claim.is_to_come:
+            since = _since(each.text, message["timestamp"])
+            claim = claim if since else None
+        else:
+            since = None
         object_key = claim.object_key if claim else None
         searched = f"{message['author_name']}: {each.text}" if message["author_name"] else each.text
         terms = stored_terms(words, searched)
@@ -592,8 +637,8 @@ def _stated(
                 "id": derived_id("statement", message["id"], event.chatid, _scopes(payload.scope.given), place),
                 "memory_id": message["id"],
                 "text": each.text,
-                "timestamp": message["timestamp"],
-                "rank": f"{message['timestamp']} {message['id']} {place:03}",
+                "timestamp": since or message["timestamp"],
+                "rank": f"{since or message['timestamp']} {message['id']} {place:03}",
                 "author_name": message["author_name"],
                 "is_whole": is_whole,
                 "subject": claim.subject if claim else None,
@@ -601,9 +646,14 @@ def _stated(
                 "object": claim.object if claim else None,
                 "object_key": object_key,
                 "holds": claim.holds if claim else None,
-                "key": key_of((*owner, author), claim.subject, claim.predicate, object_key or "")
-                if claim is not None and claim.is_sure
+                "key": key_of((*owner, author), claim.subject, claim.predicate, object_key or "", is_sure=claim.is_sure)
+                if claim is not None
                 else None,
+                "is_sure": claim is not None and claim.is_sure,
+                "thing": derived_id("thing", *owner, author, claim.thing)
+                if claim is not None and claim.thing
+                else None,
+                "ends": list(claim.ends) or None if claim is not None else None,
                 **_dependence((*owner, author), claim, dependents),
                 "digest": _digest(each, message["timestamp"], author),
                 "topics": _topics(each, terms["terms"], message["timestamp"]),
@@ -614,6 +664,12 @@ def _stated(
     for key in {each["key"] for each in stated} - {None}:
         _keep_one_claim([each for each in stated if each["key"] == key])
     return stated
+
+
+def _since(text: str, timestamp: str) -> str | None:
+    """Return the time from which on a claim holds that says its day; None if that cannot be told."""
+    begins = stated_time(text, timestamp).begins
+    return f"{begins}T00:00:00.000000Z" if begins > timestamp[:10] else timestamp if begins else None
 
 
 def _dependence(owner: tuple[str, ...], claim: Claim | None, dependents: ClaimDependents) -> _Params:

@@ -7,7 +7,7 @@ from typing import Final
 from graphweft_workers.features.memory.claims import Claim, statements
 from graphweft_workers.features.predicates import key_of
 
-CHANGES: Final = (
+CHANGES: Final[tuple[tuple[str, str], ...]] = (
     ("I work at Siemens.", "I work at the town hall."), ("I work for a bakery in Leeds.", "I got fired yesterday."),
     ("I'm a nurse at St. Mary's.", "I retired at the end of May."),
     ("I work at Spotify.", "I handed in my notice and today was my last day at Spotify."),
@@ -131,7 +131,7 @@ CHANGES: Final = (
     ("My brother Nils lives in Kiel.", "Nils moved to Hamburg."),
 )  # fmt: skip
 """The second ends the first. Rules do not know all of them."""
-LOOKALIKES: Final = (
+LOOKALIKES: Final[tuple[tuple[str, str], ...]] = (
     ("I work at Siemens.", "If I worked at Bosch, I'd earn more."),
     ("I live in Oslo.", "I would move to Bergen if the rent were lower."),
     ("I have a dog called Rex.", "If Rex died, I'd be devastated."),

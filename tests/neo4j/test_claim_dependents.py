@@ -144,7 +144,8 @@ async def test_a_verdict_ends_what_depends_on_a_claim_until_it_is_taken_back(url
 
 async def test_a_search_and_a_profile_say_what_ended_and_what_is_in_doubt(url: str, store: GraphStore) -> None:
     texts = ["I work for Acme.", "My boss is Anna Berg.", "I drive a Volvo.", "I work for Globex now."]
-    await write(url, store, [said(at, text, at) for at, text in enumerate(texts)], RULES)
+    phone = said(9, "My phone number is 555 1234.", 1)
+    await write(url, store, [*(said(at, text, at) for at, text in enumerate(texts)), phone], RULES)
 
     async def ask(at: int, **more: Any) -> list[tuple[Any, ...]]:
         searcher = Searcher(store, clock=PastClock(T0 + timedelta(days=at), SYSTEM_CLOCK))
@@ -158,6 +159,11 @@ async def test_a_search_and_a_profile_say_what_ended_and_what_is_in_doubt(url: s
         ("works for Globex", None, None, None),
         ("drives Volvo", None, f"{day(3)}T10:00", "I work for Acme."),
     ]
+    # What is private is in no profile, and a search shows that it is in doubt.
+    assert await ask(9, text="What is my phone number?", top_k=1) == [
+        ("My phone number ", None, f"{day(3)}T10:00", "I work for Acme."),
+    ]
+    assert await ask(2, text="What is my phone number?", top_k=1) == [("My phone number ", None, None, None)]
     assert [row[0] for row in await ask(2, text="", of="profile")] == [
         "works for Acme", "has boss Anna Be", "drives Volvo",
     ]  # fmt: skip

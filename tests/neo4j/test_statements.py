@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.neo4j.test_memory_events import APP, T0, event, logged, rows, store, write
+from tests.services.changes import CHANGES, LOOKALIKES, ends
 from tests.services.planted_statements import planted
 from tests.services.rules import rules_of_parts
 
@@ -73,6 +74,17 @@ async def test_what_planted_statements_end(url: str, store: GraphStore) -> None:
     right = {f"u{pair.number}" for pair in pairs if pair.ends}
     assert {pair for pair in pairs if f"u{pair.number}" in ended - right} == set()
     assert len(ended & right) / len(right) >= 0.8
+
+
+@pytest.mark.long("neo4j")
+async def test_a_graph_ends_what_rules_say_of_ordinary_changes(url: str, store: GraphStore) -> None:
+    pairs = dict(enumerate((*CHANGES, *LOOKALIKES)[::4]))
+    await write(url, store, [
+        said(2 * number + place, pair[place], place, user=f"u{number}")
+        for place in (0, 1) for number, pair in pairs.items()
+    ])  # fmt: skip
+    ended = {user for user, _, until, _ in await rows(store, ENDS) if until is not None}
+    assert {pair for number, pair in pairs.items() if (f"u{number}" in ended) != ends(*pair)} == set()
 
 
 async def test_statements_end_each_other_in_whatever_order_their_chats_come(url: str, store: GraphStore) -> None:
@@ -300,14 +312,63 @@ async def test_of_many_claims_each_ends_by_the_first_that_says_otherwise(url: st
     await write(url, store, events)
     gone = [number for number in range(len(stated)) if number % 3 == 0]
 
-    def ends(left: Sequence[int]) -> list[tuple[str, str | None]]:
+    def ended(left: Sequence[int]) -> list[tuple[str, str | None]]:
         later = [
             next((day(other) for other in left if other > number and stated[other] != stated[number]), None)
             for number in left
         ]
         return [(stated[number], until) for number, until in zip(left, later, strict=True)]
 
-    assert [row[1:3] for row in await rows(store, ENDS)] == ends(range(len(stated)))
+    assert [row[1:3] for row in await rows(store, ENDS)] == ended(range(len(stated)))
     ids = [memory_id("/test", f"e{number // 10 * 10}", number % 10) for number in gone]
     await write(url, store, [event("memory.forget", 999, {"memory_ids": ids}, chat="c")])
-    assert [row[1:3] for row in await rows(store, ENDS)] == ends([n for n in range(len(stated)) if n not in gone])
+    assert [row[1:3] for row in await rows(store, ENDS)] == ended([n for n in range(len(stated)) if n not in gone])
+
+
+async def test_what_is_said_of_a_name_ends_the_claims_about_it(url: str, store: GraphStore) -> None:
+    """In whatever order the chats come, and until it is forgotten, updated or erased."""
+    texts = [
+        "I have a dog called Rex.", "My friend Greta lives in Hamburg.", "I work at Siemens.", "Rex died.",
+        "Greta has moved to Cologne.", "I left Siemens.", "I have a cat called Rex.",
+    ]  # fmt: skip
+    for place in (3, 0, 6, 4, 1, 5, 2):
+        await logged(url, store, [said(place, texts[place], place, chat=f"c{place}")], clock=None)
+    right = [day(3), day(4), day(5), None, None, None, None]
+    assert [row[2] for row in await rows(store, ENDS)] == right
+    forget = {"memory_ids": [memory_id("/test", "e3", 0)]}
+    await write(url, store, [event("memory.forget", 11, forget, chat="c3")])
+    change = {"memory_id": memory_id("/test", "e4", 0), "text": "Greta has a new bicycle."}
+    await write(url, store, [event("memory.update", 12, change, chat="c4")])
+    left = [(texts[0], None), (texts[1], None), (texts[2], day(5)), (texts[5], None), (texts[6], None)]
+    assert [row[1:3] for row in await rows(store, ENDS)] == left
+    await write(url, store, [event("memory.erase", 13, {"user_id": "u1"}, chat="c5")])
+    assert await rows(store, ENDS) == []
+
+
+async def test_a_claim_with_the_day_of_its_beginning_ends_the_earlier_one_on_that_day(
+    told: Told, store: GraphStore
+) -> None:
+    await told.write("I work at Siemens.", "From 1 June I work at the town hall.")
+    assert [row[1:3] for row in await rows(store, ENDS)] == [
+        ("I work at Siemens.", "2026-06-01"), ("From 1 June I work at the town hall.", None),
+    ]  # fmt: skip
+    asked = "Where do I work?"
+    assert (await told.ask(asked, as_of=datetime(2026, 5, 31, tzinfo=UTC)))[0] == ("I work at Siemens.", None)
+    assert (await told.ask(asked))[0] == ("From 1 June I work at the town hall.", None)
+    assert ("I work at Siemens.", "2026-06-01") in await told.ask(asked)
+
+
+async def test_a_question_about_another_person_finds_the_latest_of_them(told: Told) -> None:
+    texts = ("My sister Greta lives in Hamburg.", "Greta has moved to Cologne.", "Tom lives in Hamburg.", "I like tea.")
+    await told.write(*texts)
+    assert (await told.ask("Where does Greta live?"))[:2] == [(texts[1], None), (texts[0], day(20))]
+    assert (texts[2], None) in await told.ask("Where does Tom live?")
+
+
+async def test_where_am_i_is_where_the_user_is_away_and_then_the_home(told: Told) -> None:
+    texts = ("I live in Porto.", "I'm in Lisbon this week.", "The train was crowded.")
+    await told.write(*texts)
+    question = "Where am I right now?"
+    during, after = T0 + timedelta(days=20, hours=1), T0 + timedelta(days=35)
+    assert [text for text, _ in await told.ask(question, as_of=during)][:2] == [texts[1], texts[0]]
+    assert [text for text, _ in await told.ask(question, as_of=after)] == [texts[0], texts[2], texts[1]]

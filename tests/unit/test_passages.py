@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from graphweft_rules.output.passages import passage
 from graphweft_workers.retrieval.passages import best_place
+from graphweft_workers.retrieval.questions import answering_terms
 from graphweft_workers.text.terms import query_terms
 
 BEFORE, AFTER = "We spoke of the weather and of the week. " * 100, "And of other things, too. " * 100
@@ -23,6 +24,14 @@ def test_the_passage_is_where_the_question_matches() -> None:
         assert found.startswith("\u2026Your cat is called Tom")
         assert found.endswith("\u2026")
         assert len(found) <= size + 2
+
+
+def test_without_a_word_of_the_question_the_passage_is_where_other_words_answer_it() -> None:
+    text = f"{BEFORE}You moved to Cork in June. {AFTER}"
+    asked = "Where do I live?"
+    at = best_place(text, 150, query_terms(asked), answering_terms(asked))
+    assert passage(text, 150, at).startswith("\u2026You moved to Cork")
+    assert best_place(f"To live is good. {text}", 150, query_terms(asked), answering_terms(asked)) == 0
 
 
 def test_different_words_count_more_than_repeated_ones() -> None:

@@ -13,7 +13,7 @@ from graphweft_contracts import Event
 from graphweft_rules.files.findings import RulesError
 from graphweft_workers.features.edge_rules import EdgeRule
 from graphweft_workers.features.episodes.ontologies.files import lint_ontologies, load_ontologies, read_ontology
-from graphweft_workers.features.memory.claims import ENGLISH
+from graphweft_workers.features.memory.english_claims import ENGLISH
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.features.predicates import PREDICATES, is_known
 
@@ -121,6 +121,8 @@ def test_a_claim_has_the_key_of_what_it_depends_on() -> None:
 def test_without_rules_there_are_no_more_mutations() -> None:
     pack = MemoryMutations()
     assert not any(mutation.id.startswith("follow") for mutation in pack.mutations)
-    assert said("I work for Acme. My boss is Anna Berg.", pack).keys() == {"add", "state", "end_statements"}
+    assert said("I work for Acme. My boss is Anna Berg.", pack).keys() == {
+        "add", "state", "end_named", "end_statements",
+    }  # fmt: skip
     [_, boss] = said("I work for Acme. My boss is Anna Berg.", pack)["state"]["statements"]
     assert (boss["follows"], boss["marks"]) == (None, None)

@@ -21,6 +21,7 @@ from graphweft_workers.injection.rows import QueryFailure, RequestRows
 from graphweft_workers.injection.shown_place import shown_place
 from graphweft_workers.injection.work_turns import WorkTurns
 from graphweft_workers.retrieval.passages import best_place
+from graphweft_workers.retrieval.questions import answering_terms
 from graphweft_workers.retrieval.scope_ranking import FITTING
 from graphweft_workers.support.lazy_logger import get_logger
 from graphweft_workers.text.long_values import are_long
@@ -232,8 +233,9 @@ def _place_of(bound: BoundQuery) -> Callable[[str, int], int] | None:
     if bound.search is None or not bound.search.text:
         return None
     text, filtered = bound.search.text, bound.search.filter_stop_words
-    terms = cache(lambda: query_terms(text, filter_stop_words=filtered))  # few replies need them
-    return lambda long, size: best_place(long, size, terms())
+    # Few replies need them.
+    terms = cache(lambda: (query_terms(text, filter_stop_words=filtered), answering_terms(text)))
+    return lambda long, size: best_place(long, size, *terms())
 
 
 def _floor_of(bound: BoundQuery) -> float | None:

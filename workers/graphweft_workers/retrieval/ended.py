@@ -44,7 +44,8 @@ def ended_query(
 ) -> Statement:
     """Return the query for statements of memories, or with the keys: key, whole, until, memory and id of the ender.
 
-    Of facts of a user it returns the first claim that is not so, up to ``now``.
+    Behind these is since when it is in doubt, and the text of what supported it. Of facts of a user it returns the
+    first claim that is not so, up to ``now``.
     """
 
     def within(variable: str) -> str:
@@ -54,8 +55,10 @@ def ended_query(
         f"UNWIND $__gw_{name} AS __gw_key MATCH (s:{STATEMENT} {{{key}: __gw_key}}) "
         f"WHERE s.chat_id IS NOT NULL{within('s')} "
         f"OPTIONAL MATCH (e:{STATEMENT} {{id: s.superseded_by}}) WHERE e.chat_id IS NOT NULL{within('e')} "
+        f"OPTIONAL MATCH (d:{STATEMENT} {{id: s.doubted_by}}) WHERE d.chat_id IS NOT NULL{within('d')} "
         f"RETURN __gw_key AS key, {whole} AS whole, CASE WHEN e.id IS NULL THEN null ELSE s.until END AS until, "
-        "CASE WHEN e.scopes IS NULL THEN e.memory_id ELSE null END AS memory, e.id AS statement"
+        "CASE WHEN e.scopes IS NULL THEN e.memory_id ELSE null END AS memory, e.id AS statement, "
+        "s.doubted_at AS doubted, d.text AS because"
         for name, key, whole, keys in (
             ("memories", "memory_id", "s.is_whole", memories), ("statements", "id", "true", statements)
         )
@@ -72,7 +75,8 @@ def ended_query(
             f"OR NOT e.holds AND e.object_key IN ['', toLower(f.object)]){within('e')} "
             "WITH __gw_key, e ORDER BY e.rank WITH __gw_key, head(collect(e)) AS e "
             "RETURN __gw_key AS key, true AS whole, e.timestamp AS until, "
-            "CASE WHEN e.scopes IS NULL THEN e.memory_id ELSE null END AS memory, e.id AS statement"
+            "CASE WHEN e.scopes IS NULL THEN e.memory_id ELSE null END AS memory, e.id AS statement, null AS "
+            "doubted, null AS because"
         )
         params |= {
             "__gw_facts": list(facts), "__gw_single": list(_OF_FACTS), "__gw_profile": profile_key(user),
@@ -88,10 +92,19 @@ def read_ended(rows: Iterable[Sequence[Any]], now: str) -> dict[str, ValidityEnd
         of_key.setdefault(row[0], []).append(row)
     found: dict[str, ValidityEnd] = {}
     for key, statements in of_key.items():
-        if all(whole and until is not None and until <= now for _, whole, until, _, _ in statements):
-            _, _, until, memory, statement = max(statements, key=lambda row: (row[2], row[4]))
+        if all(whole and until is not None and until <= now for _, whole, until, *_ in statements):
+            _, _, until, memory, statement, *_ = max(statements, key=lambda row: (row[2], row[4]))
             found[key] = ValidityEnd(until=until, by_memory=memory, by_statement=statement)
     return found
+
+
+def read_doubts(rows: Iterable[Sequence[Any]], now: str) -> dict[str, tuple[str, str | None]]:
+    """Return since when what holds is in doubt at the time ``now``, and what supported it, by key."""
+    return {
+        key: (doubted, because)
+        for key, _, until, _, _, doubted, because in rows
+        if doubted is not None and doubted <= now and (until is None or until > now)
+    }
 
 
 def current_first(

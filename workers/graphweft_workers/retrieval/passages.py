@@ -15,13 +15,16 @@ _BACK: Final = 4
 _ENDS: Final = (". ", "! ", "? ", "\n", "\u3002", "\uff01", "\uff1f")
 
 
-def best_place(text: str, size: int, terms: Collection[str]) -> int:
+def best_place(text: str, size: int, terms: Collection[str], others: Collection[str] = ()) -> int:
     """Return where a passage of ``size`` characters with most of the terms begins; 0 if the text holds none of them.
 
-    Different terms count more than repeated ones; of equally good passages the first counts.
+    Different terms count more than repeated ones; of equally good passages the first counts. ``others`` count where the
+    text holds none of the terms: an answer may be found by its question alone, and tells the same in other words.
     """
-    wanted = frozenset(terms)
-    matches = [(at, term) for at, term in placed_terms(text[:_READ]) if term in wanted]
+    placed = list(placed_terms(text[:_READ]))
+    matches: list[tuple[int, str]] = []
+    for wanted in (frozenset(terms), frozenset(others)):
+        matches = matches or [(at, term) for at, term in placed if term in wanted]
     room = size // _BACK
     best, place = (0, 0), 0
     held: Counter[str] = Counter()

@@ -25,6 +25,16 @@ _MOST_PERIODS: Final = 12
 """Each is compared with every day of a scope."""
 
 
+_WHERE_AM_I: Final = re.compile(
+    r"\bwhere (?:am i|are we)(?: staying)?(?: (?:now|right now|at the moment|currently|today|this week))?\W*$|"
+    r"\bwo (?:bin ich|sind wir)(?: (?:jetzt|gerade|heute|momentan|diese woche))?\W*$"
+)
+_STAY: Final = re.compile(
+    r"\b(?:i'm|i am|we're|we are|(?:i|we)(?:'ll| will) be|i(?:'m| am)? stay(?:ing)?|ich bin|wir sind|bin ich|sind wir)"
+    r"(?: [a-z]+){0,4} (?:in|at|on|im|am|auf) ",
+    re.IGNORECASE,
+)
+_HOME: Final = re.compile(r"\b(?:(?:i|we)(?: \w+)? live|ich (?:wohne|lebe)|wir (?:wohnen|leben)) ", re.IGNORECASE)
 _WHO_AM_I: Final = re.compile(r"\bwho(?:m)? (?:am i|i am)\b|\bwer (?:bin ich|ich bin)\b")
 
 
@@ -132,6 +142,8 @@ class RankedQuestion:
     """Whether it asks for all that is known of the user: "What do you know about me?" """
     answering: Sequence[str] = ()
     """The predicates of what the user claims that answer it: "Where do I live?" asks for nothing else."""
+    is_whereabouts: bool = False
+    """Whether it asks where the user is now, who may be away from home: "Where am I?" """
     is_of_user: bool = False
     """Whether it asks about the user alone, and not about a relative or friend."""
 
@@ -144,7 +156,10 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
     said = text[:-_LONGEST_END] + rest if periods else text
     wanted = topic_terms(said) if filter_stop_words else query_terms(said, filter_stop_words=False)
     is_of_all = False
-    if filter_stop_words and REQUEST_WORDS.issuperset(wanted):  # "What do you know about me?"
+    is_whereabouts = filter_stop_words and _WHERE_AM_I.search(last) is not None
+    if is_whereabouts:
+        wanted = []
+    elif filter_stop_words and REQUEST_WORDS.issuperset(wanted):  # "What do you know about me?"
         is_of_all = bool(wanted) or _WHO_AM_I.search(last) is not None
         wanted = []
     is_german = latin_language(_WORD.findall(last)[:READ])[0] == "german"
@@ -182,8 +197,25 @@ def read_question(text: str, *, today: date, filter_stop_words: bool = True) -> 
         answering=answering_predicates(wanted)
         if is_own and is_now and days is not None and not names_another(last)
         else (),
+        is_whereabouts=is_whereabouts,
         is_of_user=bool(topics) and not names_another(last) and not any(_PARTNER in each for each in topics.values()),
     )
+
+
+def answering_terms(text: str) -> frozenset[str]:
+    """Return terms that a text may answer a question with, beside its own: other forms of words, and of its topic."""
+    asked = read_question(text, today=date.min)
+    return frozenset(each for some in asked.alike.values() for each in some)
+
+
+def is_stay(text: str) -> bool:
+    """Return whether a turn tells where the user is: "I'm in Lisbon this week." """
+    return _STAY.search(text) is not None
+
+
+def is_home(text: str) -> bool:
+    """Return whether a turn tells where the user lives."""
+    return _HOME.search(text) is not None
 
 
 def has_time(of_text: Sequence[str]) -> bool:

@@ -26,17 +26,17 @@ from graphweft_workers.ports.result_limits import MOST_ROWS
 from graphweft_workers.retrieval import profile, statements
 from graphweft_workers.retrieval.arrangement import Arrangement, Shown, plain_text
 from graphweft_workers.retrieval.empty_turns import requests
-from graphweft_workers.retrieval.ended import ROUNDS, ValidityEnd, current_first, ended_query, read_ended
+from graphweft_workers.retrieval.ended import ROUNDS, ValidityEnd, current_first, ended_query, read_doubts, read_ended
 from graphweft_workers.retrieval.fulltext import by_words
 from graphweft_workers.retrieval.indexes import Indexes
-from graphweft_workers.retrieval.questions import RankedQuestion, read_question
+from graphweft_workers.retrieval.questions import RankedQuestion, is_home, is_stay, read_question
 from graphweft_workers.retrieval.ranking import GRID, Handle, Hit, beside, cosine, falling, fused
 from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, STATEMENT, SUMMARY
 from graphweft_workers.retrieval.scope_index import Mask, ScopeIndex
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes, read_index
 from graphweft_workers.retrieval.scope_ranking import FITTING, LEAST, rank
 from graphweft_workers.retrieval.signals import KindIndex, Near, content_terms
-from graphweft_workers.retrieval.stated_time import stated_time
+from graphweft_workers.retrieval.stated_time import ALWAYS, stated_time
 from graphweft_workers.retrieval.statements import Statement
 from graphweft_workers.retrieval.targets import is_of_another, pinned, searched
 from graphweft_workers.support.timing import TIMING, RetrievalTiming
@@ -90,7 +90,8 @@ class SearchRows:
     - entities: ``type``, ``id``
     - episodes: ``name``, ``episode_type``, ``reference_time``, ``id``
 
-    A search of several kinds has the columns of all, with null in those that a kind lacks. A retrieval query adds the
+    A search of several kinds has the columns of all, with null in those that a kind lacks; ``doubted_at`` and
+    ``doubted_because`` are there for what a user claims, too. A retrieval query adds the
     columns that it returns.
     """
 
@@ -219,6 +220,8 @@ class _Search:
         """The latest pinned memories of targets, by ``id`` of the target, once they were asked for."""
         self._ended: dict[tuple[int, str], ValidityEnd | None] = {}
         """What is known to have ended, or not, by target and key."""
+        self._doubts: dict[tuple[int, str], tuple[str, str | None]] = {}
+        """Since when what is known to hold is in doubt, and what supported it, by target and key."""
         self._read: dict[tuple[int, Handle], tuple[Any, ...] | None] = {}
         """The rows that were read, without a score, by target and handle; None for a node that is missing."""
         self._width = min(MOST_ROWS, max(100, 10 * query.top_k))
@@ -400,11 +403,38 @@ class _Search:
         Before these is what the user claims that holds, if the question asks for it: "What do you know about me?"
         """
         claimed = await self._claimed(targets) if self._asked.is_of_all else []
+        if self._asked.is_whereabouts and any(MEMORY_LABEL in target.labels for target in targets):
+            return await self._whereabouts(targets)
         tables = await self._latest_by_kind(targets, self._width)
         known = _newest({of: table for of, table in tables.items() if targets[of].kind in _KNOWN}, self._width)
         others = _newest({of: table for of, table in tables.items() if targets[of].kind not in _KNOWN}, self._width)
         latest = [*known[: self._half], *others, *known[self._half :]]
         return _falling(_distinct(targets, [*claimed[: 2 * self._half], *latest]))
+
+    async def _whereabouts(self, targets: Sequence[SearchTarget]) -> list[Hit]:
+        """Return where the user says to be now ("I'm in Lisbon this week"), the home, and what was said last."""
+        latest = _newest(await self._latest_by_kind(targets, self._width), self._width)
+        await self._look_up(targets, latest[: self._first_count], [])
+        columns = {name: place for place, name in enumerate(_columns(targets))}
+        home = await self._claimed(targets, ("lives in",))
+        away: list[Hit] = []
+        over: set[tuple[int, str]] = set()
+        for hit in latest[: self._first_count]:
+            if (cells := self._read[hit.of, hit.handle]) is None:
+                continue
+            row = (cells[0], None, *cells[1:])
+            if row[columns["role"]] != "user":
+                continue
+            if is_stay(str(cells[0])):
+                stated = stated_time(str(cells[0]), str(row[columns["timestamp"]]))
+                if stated != ALWAYS and stated.holds(self._now[:10], self._now[:10]):
+                    away.append(hit)
+                elif stated != ALWAYS:
+                    over.add((hit.of, hit.key))
+            elif is_home(str(cells[0])):
+                home.append(hit)
+        rest = [hit for hit in latest if (hit.of, hit.key) not in over]
+        return _falling(_distinct(targets, [*away, *home, *rest, *latest]))
 
     async def _claimed(self, targets: Sequence[SearchTarget], answering: Sequence[str] = ()) -> list[Hit]:
         """Return what one user claims that holds, as the profile has it, or the latest claims with the predicates.
@@ -597,8 +627,9 @@ class _Search:
             for scope, some in of_scope.items()
         ]  # fmt: skip
         for some, table in zip(of_scope.values(), await self._each(asked), strict=True):
-            ended = read_ended(table.rows, self._now)
+            ended, doubts = read_ended(table.rows, self._now), read_doubts(table.rows, self._now)
             self._ended |= {at: ended.get(at[1]) for at in some}
+            self._doubts |= {at: doubts[at[1]] for at in some if at[1] in doubts}
 
     def _ender(self, targets: Sequence[SearchTarget], of: int, ended: ValidityEnd) -> tuple[int, str] | None:
         """Return what ended something: a memory, or the statement left of it; None if the search finds neither."""
@@ -759,6 +790,9 @@ class _Search:
                 if self._query.as_of is not None and isinstance(until, str) and until > self._now:
                     until = None  # what ended later had not ended then
                 row = (*row[:place], until, *row[place + 1 :])
+            doubt = self._doubts.get((hit.of, hit.key))
+            if doubt is not None and (at := places.get("doubted_at")) is not None:
+                row = (*row[:at], *doubt, *row[at + len(doubt) :])
             rows.append((hit, row))
         return rows
 

@@ -91,6 +91,10 @@ _CLAIMED: Final = tuple(
         ("birthday born", "date day", ("is born on",)),
         ("old age", "years", ("is aged",)),
         ("car drive", "kind type make", ("drives",)),
+        ("plan tariff subscription", "tier package price", ("has plan",)),
+        ("doctor gp", "name called", ("has doctor", "has gp")),
+        ("boss manager", "name called", ("has boss", "has manager")),
+        ("dentist", "name called", ("has dentist",)),
     )
 )  # fmt: skip
 """The words of a question about oneself, those that may be beside them, and the predicates of claims that answer it."""

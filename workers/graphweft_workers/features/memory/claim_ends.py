@@ -42,7 +42,7 @@ def claim_ends(stays: str = "") -> str:
         "WITH claims[number] AS claim, said[number] AS one, "
         f"said[number + 1 .. number + {LOOKED_AHEAD + 1}] AS others "
         "WITH claim, [head([other IN others WHERE other[0] <> one[0] AND CASE "
-        "WHEN one[1] AND other[1] THEN other[2] <> one[2] "
+        "WHEN one[1] AND other[1] THEN other[2] <> one[2] AND other[2] <> '' AND one[2] <> '' "
         "WHEN one[1] THEN other[2] = one[2] OR other[2] = '' "
         "WHEN other[1] THEN one[2] = other[2] OR one[2] = '' ELSE false END | other[3]]), one[4]] AS enders, "
         "one[5] AS followed "
@@ -57,14 +57,31 @@ def claim_ends(stays: str = "") -> str:
     )
 
 
+def named_ends(by: str, claim: str) -> str:
+    """Return the condition that ``by`` ends a claim about the same thing, whatever they say of it.
+
+    "Rex died" ends "I have a dog called Rex", and "Greta has moved to Cologne" ends "Greta lives in Hamburg".
+    """
+    return (
+        f"{claim}.holds AND {claim}.predicate IN {by}.ends "
+        f"AND (NOT {by}.holds OR {by}.object_key <> {claim}.object_key)"
+    )
+
+
 _SLACK: Final = LOOKED_AHEAD + 2
 """Places of supports around a change whose dependents are looked at."""
+ENDED_BY: Final = (
+    f"OPTIONAL MATCH (s)-[k:{JUDGED}]->(v:{STATEMENT}) WHERE k.verdict = 'ends' WITH s, v "
+    f"OPTIONAL MATCH (t:{STATEMENT} {{thing: s.thing}}) WHERE {named_ends('s', 't')} UNWIND [v, t] AS o "
+)
+"""What statements ``s`` have ended that is not of their key: by verdicts, or because they name it."""
+OF_ENDED: Final = "WITH o.key AS key, min(o.rank) AS first, max(o.rank) AS last WHERE key IS NOT NULL "
 OF_KEYS: Final = (
-    f"OPTIONAL MATCH (s)-[k:{JUDGED}]->(o:{STATEMENT}) WHERE k.verdict = 'ends' "
+    f"{ENDED_BY}"
     "UNWIND [[s.key, s.rank], [o.key, o.rank]] AS pair WITH pair[0] AS key, pair[1] AS rank WHERE key IS NOT NULL "
     "WITH key, min(rank) AS first, max(rank) AS last "
 )
-"""The keys of statements ``s``, and of what verdicts about them have ended."""
+"""The keys of statements ``s``, and of what they have ended."""
 
 
 def _dependents(stays: str) -> str:

@@ -39,7 +39,15 @@ from graphweft_rules.matching.pack import LogTime
 from graphweft_workers.features.declarations import Declarations, shared_terms, stored_terms, terms_indexes
 from graphweft_workers.features.edge_rules import NO_RULES, EdgeRule, ends_of
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
-from graphweft_workers.features.memory.claim_ends import LOOKED_AHEAD, OF_KEYS, ClaimDependents, claim_ends
+from graphweft_workers.features.memory.claim_ends import (
+    ENDED_BY,
+    LOOKED_AHEAD,
+    OF_ENDED,
+    OF_KEYS,
+    ClaimDependents,
+    claim_ends,
+    named_ends,
+)
 from graphweft_workers.features.predicates import key_of
 from graphweft_workers.retrieval.profile import PROFILE_KEY, profile_key
 from graphweft_workers.retrieval.records import (
@@ -53,6 +61,7 @@ from graphweft_workers.retrieval.records import (
     VERSION,
 )
 from graphweft_workers.retrieval.scope_marks import ADDING, BY_SCOPE, EMBED, ERASING, mark_params, marking
+from graphweft_workers.retrieval.stated_time import stated_time
 from graphweft_workers.retrieval.topics import predicates_of
 from graphweft_workers.text.terms import EventTerms, name_key, scope_term
 
@@ -184,16 +193,26 @@ _MAY_END: Final = (
 
 
 def _judged_by(stays: str = "") -> str:
-    """Return the query that says which verdict ends ``o``; ``stays`` is the condition that a statement ``{0}`` does."""
-    stays = stays and f" AND {stays.format('s')}"
+    """Return the query that says what ends ``o`` beside the claims of its key: a verdict, or the end of what it names.
+
+    ``stays`` is the condition that a statement ``{0}`` does.
+    """
+    verdict, name = (stays and f" AND {stays.format(each)}" for each in "st")
     return (
-        f"OPTIONAL MATCH (s:{STATEMENT})-[j:{JUDGED}]->(o) WHERE j.verdict = 'ends'{stays} "
-        "WITH o, min(s.timestamp + ' ' + s.id) AS judged SET o.judged = judged"
+        f"OPTIONAL MATCH (s:{STATEMENT})-[j:{JUDGED}]->(o) WHERE j.verdict = 'ends'{verdict} "
+        "WITH o, min(s.timestamp + ' ' + s.id) AS judged "
+        f"OPTIONAL MATCH (t:{STATEMENT} {{thing: o.thing}}) WHERE {named_ends('t', 'o')} AND t.rank > o.rank "
+        f"AND t.memory_id <> o.memory_id{name} "
+        "WITH o, judged, min(t.timestamp + ' ' + t.id) AS named "
+        "SET o.judged = CASE WHEN judged IS NULL OR named < judged THEN named ELSE judged END "
     )
 
 
 _JUDGED_BY: Final = _judged_by()
-_OF_ENDED: Final = "WITH o.key AS key, min(o.rank) AS first, max(o.rank) AS last WHERE key IS NOT NULL "
+# Only claims up to the last that names them can have ended by these, and of those that had ended before, none has.
+_NAMED: Final = (
+    f"UNWIND $things AS thing MATCH (o:{STATEMENT} {{thing: thing.key}}) WHERE o.holds AND o.rank <= thing.last AND "
+)
 # Nodes without ``known_scopes`` belong to rules, which may have statements of a bank.
 _ERASED_STATEMENTS: Final = (
     f"MATCH (s:{STATEMENT} {{user_id: $user_id}}) WHERE s.known_scopes IS NOT NULL AND {IS_ERASED.format('s')} "
@@ -202,9 +221,7 @@ _MOST_OF_KEY: Final = 10
 """Claims of one key and event that may end others: the last ones."""
 _LEAVE: Final = "SET s.leaving = $leaving"
 # Before the statements go: what they had ended holds again, or ends by what is left.
-_RECOUNT: Final = (
-    f"{_LEAVING}MATCH (s)-[k:{JUDGED}]->(o:{STATEMENT}) WHERE k.verdict = 'ends' WITH DISTINCT o {_judged_by(_STAYS)}"
-)
+_RECOUNT: Final = f"{_LEAVING}{ENDED_BY}WITH DISTINCT o WHERE o IS NOT NULL {_judged_by(_STAYS)}"
 _REVIVE: Final = f"{_LEAVING}{OF_KEYS}{claim_ends(_STAYS)}"
 _STATEMENTS_OF: Final = (
     f"UNWIND $memory_ids AS memory_id MATCH (s:{STATEMENT} {{memory_id: memory_id, chat_id: $chat_id}}) "
@@ -246,12 +263,16 @@ _TEXTS: Final[dict[str, tuple[str, str]]] = {
         "s.rank = statement.rank, s.memory_id = statement.memory_id, s.author_name = statement.author_name, "
         "s.subject = statement.subject, s.predicate = statement.predicate, s.object = statement.object, "
         "s.object_key = statement.object_key, s.holds = statement.holds, s.key = statement.key, "
-        f"s.{PROFILE_KEY} = CASE WHEN statement.key IS NULL THEN null ELSE $profile END, "
+        f"s.{PROFILE_KEY} = CASE WHEN statement.key IS NULL OR NOT statement.is_sure THEN null ELSE $profile END, "
         "s.role = 'user', s.is_whole = statement.is_whole, s.digest = statement.digest, s.topics = statement.topics, "
-        "s.follows = statement.follows, s.marks = statement.marks, s.known_terms = statement.terms, "
-        "s.length = statement.length, "
+        "s.thing = statement.thing, s.ends = statement.ends, s.follows = statement.follows, s.marks = statement.marks, "
+        "s.known_terms = statement.terms, s.length = statement.length, "
         f"s.known_scopes = $scopes, {_scope('s')}, s.chat_id = $chat_id, s.event_id = $event_id, "
         "s.recorded = $recorded, s.partition = $partition",
+    ),
+    "end_named": (
+        "memory.add",
+        f"{_NAMED}(o.judged IS NULL OR o.judged >= thing.first) WITH DISTINCT o {_JUDGED_BY}{OF_ENDED}{_ENDS}",
     ),
     "end_statements": (
         "memory.add",
@@ -381,14 +402,14 @@ _TEXTS: Final[dict[str, tuple[str, str]]] = {
         f"WITH n, o, count(e) AS many WHERE many < {MOST_ENDED} {_KEEP_VERDICT}",
     ),
     "count_judged": ("statement.judged", f"{_OF_PAIR}WITH o {_JUDGED_BY}"),
-    "end_judged": ("statement.judged", f"{_OF_PAIR}{_OF_ENDED}{_ENDS}"),
+    "end_judged": ("statement.judged", f"{_OF_PAIR}{OF_ENDED}{_ENDS}"),
     "unjudge": (
         "statement.unjudged",
         f"MATCH (n:{STATEMENT} {{id: $new}})-[j:{JUDGED}]->(o:{STATEMENT} {{id: $old}}) WHERE n.chat_id = $chat_id "
         "DELETE j",
     ),
     "count_unjudged": ("statement.unjudged", f"{_OF_PAIR}WITH o {_JUDGED_BY}"),
-    "end_unjudged": ("statement.unjudged", f"{_OF_PAIR}{_OF_ENDED}{_ENDS}"),
+    "end_unjudged": ("statement.unjudged", f"{_OF_PAIR}{OF_ENDED}{_ENDS}"),
 }
 """Mutation -> (event type, Cypher)."""
 _FOLLOW: Final[Mapping[str, tuple[str, str, str]]] = {
@@ -397,11 +418,12 @@ _FOLLOW: Final[Mapping[str, tuple[str, str, str]]] = {
         "UNWIND $claims AS claim WITH claim.key AS key, claim.rank AS first, claim.rank AS last ",
         "",
     ),
+    "follow_named": ("memory.add", f"{_NAMED}o.judged >= thing.first {OF_ENDED}", ""),
     "follow_forgotten": ("memory.forget", f"{_LEAVING}{OF_KEYS}", _STAYS),
     "follow_updated": ("memory.update", f"{_LEAVING}{OF_KEYS}", _STAYS),
     "follow_erased": ("memory.erase", f"{_LEAVING}{OF_KEYS}", _STAYS),
-    "follow_judged": ("statement.judged", f"{_OF_PAIR}{_OF_ENDED}", ""),
-    "follow_unjudged": ("statement.unjudged", f"{_OF_PAIR}{_OF_ENDED}", ""),
+    "follow_judged": ("statement.judged", f"{_OF_PAIR}{OF_ENDED}", ""),
+    "follow_unjudged": ("statement.unjudged", f"{_OF_PAIR}{OF_ENDED}", ""),
 }
 """Change -> event type, the claims that change, and which stay: see ``ClaimDependents.texts``."""
 _MARKED: Final = frozenset({*BY_SCOPE, EMBED, *ERASING})
@@ -538,10 +560,27 @@ def _add(event: Event, logged: LogTime, dependents: ClaimDependents) -> _Said:
         _limit_claims(stated)
         profile = None if payload.user_id is None else profile_key(payload.user_id)
         said.append(("state", common | {"statements": stated, "profile": profile}))
+    if things := _things(stated):
+        said.append(("end_named", {"things": things}))
     if claims := [{"key": each["key"], "rank": each["rank"]} for each in stated if each["key"] is not None]:
         said.append(("end_statements", {"claims": claims}))
         said += _followed(stated, dependents)
-    return said
+    enders = [each for each in stated if each["ends"] is not None]
+    levels = max((dependents.levels_below(name) for each in enders for name in each["ends"]), default=0)
+    named = {"things": _things(enders)}
+    return [*said, *((f"follow_named_{level}", named) for level in range(1, levels + 1))]
+
+
+def _things(stated: Sequence[_Params]) -> list[_Params]:
+    """Return what the claims name, and the first and last that do: others may end it, or end by it."""
+    found: dict[str, list[_Params]] = {}
+    for each in stated:
+        if each["thing"] is not None:
+            found.setdefault(each["thing"], []).append(each)
+    return [
+        {"key": key, "first": min(each["timestamp"] for each in some), "last": max(each["rank"] for each in some)}
+        for key, some in found.items()
+    ]
 
 
 def _followed(stated: Sequence[_Params], dependents: ClaimDependents) -> Iterator[tuple[str, _Params]]:
@@ -583,6 +622,11 @@ def _stated(
     stated: list[_Params] = []
     for place, each in enumerate(found):
         claim = each.claim
+        if claim is not None and claim.is_to_come:
+            since = _since(each.text, message["timestamp"])
+            claim = claim if since else None
+        else:
+            since = None
         object_key = claim.object_key if claim else None
         searched = f"{message['author_name']}: {each.text}" if message["author_name"] else each.text
         terms = stored_terms(words, searched)
@@ -591,8 +635,8 @@ def _stated(
                 "id": derived_id("statement", message["id"], event.chatid, _scopes(payload.scope.given), place),
                 "memory_id": message["id"],
                 "text": each.text,
-                "timestamp": message["timestamp"],
-                "rank": f"{message['timestamp']} {message['id']} {place:03}",
+                "timestamp": since or message["timestamp"],
+                "rank": f"{since or message['timestamp']} {message['id']} {place:03}",
                 "author_name": message["author_name"],
                 "is_whole": is_whole,
                 "subject": claim.subject if claim else None,
@@ -600,9 +644,14 @@ def _stated(
                 "object": claim.object if claim else None,
                 "object_key": object_key,
                 "holds": claim.holds if claim else None,
-                "key": key_of((*owner, author), claim.subject, claim.predicate, object_key or "")
-                if claim is not None and claim.is_sure
+                "key": key_of((*owner, author), claim.subject, claim.predicate, object_key or "", is_sure=claim.is_sure)
+                if claim is not None
                 else None,
+                "is_sure": claim is not None and claim.is_sure,
+                "thing": derived_id("thing", *owner, author, claim.thing)
+                if claim is not None and claim.thing
+                else None,
+                "ends": list(claim.ends) or None if claim is not None else None,
                 **_dependence((*owner, author), claim, dependents),
                 "digest": _digest(each, message["timestamp"], author),
                 "topics": _topics(each, terms["terms"], message["timestamp"]),
@@ -613,6 +662,12 @@ def _stated(
     for key in {each["key"] for each in stated} - {None}:
         _keep_one_claim([each for each in stated if each["key"] == key])
     return stated
+
+
+def _since(text: str, timestamp: str) -> str | None:
+    """Return the time from which on a claim holds that says its day; None if that cannot be told."""
+    begins = stated_time(text, timestamp).begins
+    return f"{begins}T00:00:00.000000Z" if begins > timestamp[:10] else timestamp if begins else None
 
 
 def _dependence(owner: tuple[str, ...], claim: Claim | None, dependents: ClaimDependents) -> _Params:

@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
 from graphweft.adapters.last_positions import LastPositions
-from graphweft.adapters.sender import AdapterStats, Sender, no_context
+from graphweft.adapters.sender import AdapterStats, EventClient, Sender, no_context
 from graphweft.adapters.turn_book import CallbackMoment, Chat, EmittedEvent, ErrorFields, TurnBook
 from graphweft.adapters.turn_memory import MEMORY_ADD, memory_of
 from graphweft.adapters.user_message import message_variables
@@ -25,9 +25,6 @@ from graphweft.transport import CLOSED
 from graphweft_contracts import ContextReply, Event
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.events import DEFAULT_WORKFLOW
-
-if TYPE_CHECKING:
-    from graphweft.client import Client
 
 _SOURCE: Final = "/graphweft/turns"
 
@@ -154,7 +151,7 @@ class Turns:
     """Runs the turns of one client, and keeps the last position of each chat and user for their next context."""
 
     def __init__(
-        self, client: Client, accept: Accept, *, capture: bool, clock: Clock = SYSTEM_CLOCK,
+        self, client: EventClient, accept: Accept, *, capture: bool, clock: Clock = SYSTEM_CLOCK,
         timing: AdapterTiming = CLIENT_TIMING.adapters,
     ) -> None:  # fmt: skip
         self._accept = accept

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 from uuid import uuid4
 
 from pydantic import ValidationError
@@ -24,9 +24,6 @@ from graphweft.transport import Outcome, with_bus_step
 from graphweft_contracts import ContextReply, Event, ReasonCode, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
 from graphweft_contracts.plurals import counted
-
-if TYPE_CHECKING:
-    from graphweft.client import Client
 
 logger = logging.getLogger("graphweft.adapters")
 
@@ -53,6 +50,30 @@ _NEXT_STEPS: Final[Mapping[ReasonCode, str]] = {
     "timeout": "run a faster responder, or raise budget_ms",
     "token_budget": "raise max_tokens, or let the rules return less",
 }
+
+
+class EventClient(Protocol):
+    """What is used of a ``Client``."""
+
+    async def emit_each(self, events: Sequence[Event], *, wait_s: float = ...) -> list[Outcome | None]:
+        """See ``Client``."""
+        ...
+
+    async def context(
+        self,
+        *,
+        agent: str,
+        chat_id: str,
+        app_id: str | None = ...,
+        workflow: str | None = ...,
+        user_id: str | None = ...,
+        context: Mapping[str, Any] | None = ...,
+        budget_ms: int | None = ...,
+        max_tokens: int | None = ...,
+        after: str | None = ...,
+    ) -> ContextReply:
+        """See ``Client``."""
+        ...
 
 
 @dataclass(slots=True)
@@ -100,7 +121,7 @@ class Sender:
     """Uses ``client`` on the event loop that runs ``publish`` and ``ask``. Counting is thread-safe."""
 
     def __init__(
-        self, client: Client, *, source: str, redact: Redact | None, max_tokens: int | None, read_own_writes: bool,
+        self, client: EventClient, *, source: str, redact: Redact | None, max_tokens: int | None, read_own_writes: bool,
         clock: Clock = SYSTEM_CLOCK, timing: AdapterTiming = CLIENT_TIMING.adapters,
     ) -> None:  # fmt: skip
         self._client = client

@@ -113,7 +113,7 @@ def test_how_claims_end_without_others_has_one_text_whatever_removes_them() -> N
     ):
         assert len({texts[id] for id in alike}) == 1
     ending = {text for text in texts.values() if "SET claim.until" in text and "followed = followed" not in text}
-    assert len(ending) == 3  # by what is added, by a verdict, and without what is removed
+    assert len(ending) == 4  # by what is added, what is named, a verdict, and without what is removed
 
 
 def test_an_update_names_its_version_and_leaves_out_what_stays() -> None:

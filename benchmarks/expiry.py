@@ -17,8 +17,8 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
@@ -34,6 +34,8 @@ from graphweft_contracts import Event, wire
 from graphweft_contracts.clock import SYSTEM_CLOCK, PastClock
 from graphweft_contracts.memory import MemoryScope
 from graphweft_contracts.search import SearchQuery
+from graphweft_workers.embedding.protocol import Embedder
+from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.search import Searcher
 from graphweft_workers.wiring.connections import make_graph
 from graphweft_workers.wiring.embedder import make_embedder
@@ -81,18 +83,12 @@ def main(
     print(json.dumps(asyncio.run(_run(json.loads(file.read_text("utf-8")), embedder)), indent=1, ensure_ascii=False))
 
 
-async def _run(written: Mapping[str, Any], embedder_name: str) -> dict[str, Any]:
-    said = _noon(written["said"])
-    statements = [
-        _Statement(
-            user=f"u{number}", language=each["language"], text=each["text"], question=each["question"],
-            lasting=each.get("lasting"), first=_noon(each["first"]) if "first" in each else None,
-            last=_noon(each["last"]) if "last" in each else None,
-        )
-        for number, each in enumerate(written["statements"])
-    ]  # fmt: skip
-    events = [event for each in statements for event in _events(each, said)]
-    with tempfile.TemporaryDirectory(prefix="graphweft-expiry-") as rules:
+@asynccontextmanager
+async def remembering(
+    events: Sequence[Event], app: str, embedder_name: str
+) -> AsyncGenerator[tuple[GraphStore, Embedder | None]]:
+    """Tell the events of an app over a bus of their own, and yield the graph when all their messages are in it."""
+    with tempfile.TemporaryDirectory(prefix="graphweft-told-") as rules:
         async with Services(fsync="everysec") as services, AsyncExitStack() as stack:
             settings = await services.settings("redis", "falkordb", Path(rules))
             settings = settings.model_copy(update={"embedder": embedder_name})
@@ -106,18 +102,33 @@ async def _run(written: Mapping[str, Any], embedder_name: str) -> dict[str, Any]
             if embedder is not None:
                 workers.append(await stack.enter_async_context(process(EMBEDDING, settings)))
             count = sum(len(each.data["messages"]) for each in events)
-            await remembered(store, _APP, count, workers, vectors=embedder is not None)
-            right: dict[str, list[bool]] = {}
-            wrong: list[str] = []
-            for each in statements:
-                for at in each.asked_at(said):
-                    searcher = Searcher(store, embedder, clock=PastClock(at, SYSTEM_CLOCK))
-                    query = SearchQuery(text=each.question, memory=MemoryScope(user_id=each.user), top_k=_TOP)
-                    rows = (await searcher.search(_APP, query, timeout_s=_SEARCH_S)).rows()
-                    for kind, is_right in _judged(each, at, rows):
-                        right.setdefault(f"{each.language} {kind}", []).append(is_right)
-                        if not is_right:
-                            wrong.append(f"{kind}, {at.date()}: {each.text} {each.question}")
+            await remembered(store, app, count, workers, vectors=embedder is not None)
+            yield store, embedder
+
+
+async def _run(written: Mapping[str, Any], embedder_name: str) -> dict[str, Any]:
+    said = _noon(written["said"])
+    statements = [
+        _Statement(
+            user=f"u{number}", language=each["language"], text=each["text"], question=each["question"],
+            lasting=each.get("lasting"), first=_noon(each["first"]) if "first" in each else None,
+            last=_noon(each["last"]) if "last" in each else None,
+        )
+        for number, each in enumerate(written["statements"])
+    ]  # fmt: skip
+    events = [event for each in statements for event in _events(each, said)]
+    right: dict[str, list[bool]] = {}
+    wrong: list[str] = []
+    async with remembering(events, _APP, embedder_name) as (store, embedder):
+        for each in statements:
+            for at in each.asked_at(said):
+                searcher = Searcher(store, embedder, clock=PastClock(at, SYSTEM_CLOCK))
+                query = SearchQuery(text=each.question, memory=MemoryScope(user_id=each.user), top_k=_TOP)
+                rows = (await searcher.search(_APP, query, timeout_s=_SEARCH_S)).rows()
+                for kind, is_right in _judged(each, at, rows):
+                    right.setdefault(f"{each.language} {kind}", []).append(is_right)
+                    if not is_right:
+                        wrong.append(f"{kind}, {at.date()}: {each.text} {each.question}")
     shares = {name: f"{sum(found)} of {len(found)}" for name, found in sorted(right.items())}
     return {"embedder": embedder_name, "statements": len(statements), "right": shares, "wrong": wrong}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal, cast
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
@@ -87,6 +87,14 @@ class DeadLetter(BaseModel):
         description="The entry as it stood on the bus; each value base64 of the bytes. Empty if the letter refers to "
         "the event on the bus: `offsets` says where it is."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_older_versions(cls, read: Any) -> Any:
+        """Drop ``until``, which letters of older versions have instead of ``offsets``."""
+        if isinstance(read, dict):
+            return {name: value for name, value in cast("dict[str, Any]", read).items() if name != "until"}
+        return read
 
     @model_validator(mode="after")
     def _counts_its_offsets(self) -> DeadLetter:

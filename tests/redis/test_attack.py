@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +29,7 @@ from tests.services.waiting import until
 
 from graphweft import Event
 from graphweft.transport import Transport
-from graphweft_contracts import GraphUnavailable, InvalidSettings, wire
+from graphweft_contracts import DeadLetter, GraphUnavailable, InvalidSettings, channels, wire
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.apply import app_queues
 from graphweft_workers.engine.failures.retries import drop, retry
@@ -377,6 +378,18 @@ async def test_an_entry_whose_decoding_fails_does_not_keep_a_worker_from_startin
     async with working(bus, graph, rules_of(tmp_path)):
         await applied(bus)
     assert await value(graph, "a", ORDERS) == 15
+
+
+async def test_a_letter_of_an_older_version_can_be_dropped(bus: Bus, transport: Transport) -> None:
+    await put(transport, [placed(1)])
+    old = {"id": "0:1-0:r/m", "reason": "quarantined", "message": "m", "position": "0:1-0", "until": "0:9-0",
+           "count": 9, "time": "2026-01-01T00:00:00Z", "app_id": "a", "rule": "r", "mutation": "m",
+           "fields": {}}  # fmt: skip
+    await bus.log._redis.hset(channels.DEAD_LETTERS, old["id"], json.dumps(old, separators=(",", ":")))
+    await bus.log._redis.zadd(channels.DEAD_LETTER_ORDER, {old["id"]: 1.0})
+    [letter] = await bus.dead_letters.read(limit=2)
+    assert isinstance(letter, DeadLetter)
+    assert await bus.dead_letters.requeue(letter, [])
 
 
 async def test_the_note_stays_short_when_many_apps_are_held(

@@ -31,10 +31,14 @@ def test_events_without_a_gap_take_no_more_room_than_few(head: str) -> None:
     assert PlanNote.decode(note.encode()).events == events
 
 
+def test_a_note_of_the_format_before_is_read() -> None:
+    body = {"format": 1, "end": "3-0", "events": ["1-0", "3-0"], "steps": [["r", "m", [1, 0]]], "left_out": None}
+    note = PlanNote.decode(json.dumps(body))
+    assert note == PlanNote(end="3-0", events=["1-0", "3-0"], steps=[["r", "m", [1, 0]]])  # type: ignore[list-item]
+
+
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [('{"format": 3}', "another version"), ("no JSON", "overwritten")],
-    ids=["newer", "overwritten"],
+    ("text", "said"), [('{"format": 3}', "another version"), ("no JSON", "overwritten")], ids=["newer", "overwritten"]
 )
 def test_a_note_that_is_not_known_is_not_guessed_at(text: str, said: str) -> None:
     with pytest.raises(GraphUnavailable, match=said):

@@ -1,6 +1,7 @@
 """The note of a plan: the events, the rows in their order, and the failed rows, as text in the graph.
 
 Offsets that follow one another are a range, and so are numbers of events, so the note of a batch without gaps is short.
+Notes of the format 1, which lists every offset and number, are read as well.
 """
 
 from __future__ import annotations
@@ -57,19 +58,19 @@ class PlanNote:
                 "the note of a half-done batch in the graph was overwritten: rebuild the graph from the log",
                 retry_after_s=5.0,
             ) from error
-        if note.get("format") != _FORMAT:
+        events, steps, written = note.get("events", []), note.get("steps", []), note.get("format")
+        if written == _FORMAT:
+            events = [offset for run in events for offset in _offsets(*run)]
+            steps = [(rule, mutation, _numbers(ranges)) for rule, mutation, ranges in steps]
+        elif written != 1:
             raise GraphUnavailable(
                 "the graph holds a half-done batch of another version of graphweft: let that version finish it first",
                 retry_after_s=5.0,
             )
         return cls(
-            end=note["end"],
-            events=[offset for run in note.get("events", []) for offset in _offsets(*run)],
-            steps=[(rule, mutation, _numbers(ranges)) for rule, mutation, ranges in note.get("steps", [])],
-            left_out=note["left_out"],
-            rules=str(note.get("rules", "")),
+            end=note["end"], events=events, steps=steps, left_out=note["left_out"], rules=str(note.get("rules", "")),
             entry=EntryMark.of_note(note),
-        )
+        )  # fmt: skip
 
 
 def compact(value: Any) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from graphweft.secret_files import FILE, read_secret_file
+from graphweft.secret_files import FILE, full_path, read_secret_file
 from graphweft.variables import PREFIX, by_upper_name
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.drivers.settings import UNPREFIXED, graph_url_of_environment
@@ -31,6 +31,8 @@ class SettingValue(NamedTuple):
 
     value: Any
     origin: str
+    file: str = ""
+    """The file that the value was read from, if it is a secret in one."""
 
 
 class _Tool(NamedTuple):
@@ -122,12 +124,14 @@ def of_secret_files(
         if named:
             if variables.get(as_variable(name)):
                 raise InvalidSettings(f"{as_variable(name)} and {variable} are both set: keep one")
-            found[name] = SettingValue(read_secret_file(Path(named), variable), variable)
+            found[name] = SettingValue(read_secret_file(Path(named), variable), variable, full_path(named))
         elif path is not None and path.value is not None:
             if name in in_file and in_file[name].value is not None:
                 raise InvalidSettings(f"{path.origin}: {name} and {setting} are both given: keep one")
             found[name] = SettingValue(
-                read_secret_file(Path(str(path.value)), f"{path.origin}: {setting}"), path.origin
+                read_secret_file(Path(str(path.value)), f"{path.origin}: {setting}"),
+                path.origin,
+                full_path(str(path.value)),
             )
     return found
 

@@ -26,6 +26,11 @@ def secret_of(values: Mapping[str, str], name: str) -> str | None:
     return read_secret_file(Path(file), name + FILE)
 
 
+def full_path(name: str) -> str:
+    """Return the path of a file for processes in other folders; an empty name stays empty."""
+    return str(Path(name).expanduser().resolve()) if name else ""
+
+
 def read_secret_file(path: Path, origin: str) -> str:
     """Return the secret in a file, without the line end. Raises ``InvalidSettings``, which names ``origin``."""
     try:

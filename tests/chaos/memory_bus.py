@@ -107,7 +107,7 @@ class MemoryLog:
                 lag=len(log) - _number(self._committed[number].offset),
                 owner=None,
                 written=len(log),
-                trimmed=0,
+                trimmed=self._trimmed[number],
             )
             for number, log in enumerate(self._entries)
         ]

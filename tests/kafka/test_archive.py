@@ -57,6 +57,7 @@ class Archived(App):
         with_keys: bool = False,
     ) -> None:
         super().__init__(url, call, folder, bus_url=bus_url, graph_url=graph_url, with_keys=with_keys)
+        (folder / "archive").mkdir(exist_ok=True)
         self.archive = str(folder / "archive")
         self.settings["GRAPHWEFT_ARCHIVE_URL"] = self.archive
 

@@ -398,6 +398,7 @@ BESIDE = (
 @pytest.mark.long("neo4j", "kafka")
 @both_graphs
 async def test_commands_on_the_graphs_of_one_app_exclude_each_other(app: App, store: GraphStore) -> None:
+    (app.folder / "archive").mkdir()
     app.settings["GRAPHWEFT_ARCHIVE_URL"] = str(app.folder / "archive")
     await app.push("first")
     async with app.worker():

@@ -29,7 +29,8 @@ async def test_an_app_without_a_graph_is_erased_and_the_other_app_keeps_its_own(
     neo4j_server: Neo4jServer, url: str, bus: Bus, tmp_path: Path, user: str | None
 ) -> None:
     empty_neo4j(neo4j_server.uri)
-    (tmp_path / "Support").mkdir()
+    for name in ("Support", "archive"):
+        (tmp_path / name).mkdir()
     (tmp_path / "Support" / "graph_injection.yaml").write_text(OWNED)
     environment = {
         "PATH": os.environ["PATH"], "HOME": str(tmp_path), "GRAPHWEFT_BUS_URL": url, "GRAPHWEFT_RULES": str(tmp_path),

@@ -9,13 +9,14 @@ import re
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString, cast
 
 import neo4j
 import pytest
 import pytest_asyncio
 from tests.chaos.proxy import Proxy
 from tests.services.neo4j import Neo4jServer, sharing
+from tests.services.virtual_time import VirtualClock
 from tests.services.waiting import turns, until_answered
 
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, Transient
@@ -33,6 +34,7 @@ from graphweft_workers.drivers.neo4j.statements import (
 )
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.neo4j.timing import Neo4jTiming
+from graphweft_workers.drivers.neo4j.url import join_neo4j_url
 from graphweft_workers.ports.graph_store import START, Checkpoint, Write, WriteResult
 
 pytestmark = pytest.mark.integration
@@ -188,6 +190,50 @@ async def test_a_login_that_is_wrong_says_what_to_set(locked_server: Neo4jServer
         Neo4jStore(locked_server.uri.replace("://", "://neo4j:p%3A%2F%40%3F%20word@"))
     ) as right:
         await right.progress(APP, 0)
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("scheme", ["bolt", "neo4j"])
+async def test_an_old_password_leaves_the_user_to_others_and_follows_its_file(
+    locked_server: Neo4jServer, tmp_path: Path, scheme: str
+) -> None:
+    user, address = f"worker_{scheme}", locked_server.uri.replace("bolt://", f"{scheme}://")
+    file = tmp_path / "password"
+    file.write_text("first-secret")
+    root = ("neo4j", "p:/@? word")
+    url = join_neo4j_url(address, user=user, password="first-secret", password_file=str(file))
+
+    async def ask(as_root: bool, statement: str, **given: str) -> list[dict[str, Any]]:
+        auth = root if as_root else (user, given.pop("password"))
+        async with neo4j.AsyncGraphDatabase.driver(address, auth=auth) as driver:
+            return (await driver.execute_query(cast("LiteralString", statement), given, database_="system"))[0]
+
+    await ask(True, f"CREATE USER {user} SET PASSWORD 'first-secret' CHANGE NOT REQUIRED")
+    clock = VirtualClock()
+    stores = [Neo4jStore(url, clock=clock) for _ in range(2)]
+    try:
+        for store in stores:
+            await store.check()
+        await ask(True, f"ALTER USER {user} SET PASSWORD 'second-secret'")
+        for store in stores:  # a connection that is open stays good
+            await store.check()
+        for row in await ask(True, "CALL dbms.listConnections() YIELD connectionId, username"):
+            if row["username"] == user:
+                await ask(True, "CALL dbms.killConnection($id)", id=row["connectionId"])
+        for _ in range(6):
+            for store in stores:
+                with pytest.raises(GraphUnavailable) as caught:  # the first one, perhaps, that its connection ended
+                    await store.check()
+            await ask(False, "SHOW CURRENT USER", password="second-secret")
+        assert "goes on by itself" in str(caught.value)
+        file.write_text("second-secret\n")
+        for store in stores:
+            await store.check()
+    finally:
+        for store in stores:
+            await store.aclose()
 
 
 NOT_TOGETHER = [

@@ -290,6 +290,7 @@ async def test_an_erasure_keeps_the_graph_of_a_log_that_was_lost(
     url: str, bus: Bus, graph: GraphStore, raw: Any, rules: RuleSet, tmp_path: Path
 ) -> None:
     await lose_log(bus, graph, raw, rules)
+    (tmp_path / "archive").mkdir()
     environment = environment_of(url, tmp_path, GRAPHWEFT_ARCHIVE_URL=str(tmp_path / "archive"))
     erase = ["erase", "--app", APP, "--user", "u1", "--yes"]
     done = await asyncio.to_thread(inside, erase, environment, folder=tmp_path)

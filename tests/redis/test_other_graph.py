@@ -171,6 +171,7 @@ async def test_an_app_waits_while_the_graph_under_its_name_is_not_its_own(
         assert (checks["owners of graphs"].state, checks["parked"].state) == ("fail", "fail")
         assert f"({APP}: the graph of {OTHER})" in checks["owners of graphs"].found
         environment = clean_environment() | {"GRAPHWEFT_BUS_URL": url, "GRAPHWEFT_GRAPH_URL": url}
+        (tmp_path / "archive").mkdir()
         environment |= {"GRAPHWEFT_RULES": str(tmp_path), "GRAPHWEFT_ARCHIVE_URL": str(tmp_path / "archive")}
         for command in (
             ["rebuild", "--app", APP, "--swap"], ["rebuild", "--app", APP, "--verify"], ["rollback", "--app", APP],

@@ -331,15 +331,15 @@ def test_a_broken_keyring_names_its_fault_and_no_secret(tmp_path: Path, broken: 
         ("keys:\n  - id: w\n    role: worker\n    secret: sesame-1\n", r"keys.yaml:4:5: keys.0.secret: "),
         ("keys:\n  - id: w\n    role: worker\n", r"keys.yaml:2:5: keys.0.from: Field required"),
         ("keys:\n  - {id: w, role: worker, secret: {W}, from: 2026-01-01T00:00:00Z, x: 1}\n", r":2:{X}: keys.0.x: "),
-        ("keys: [\n  {id: w, secret: sesame\n", r"keys.yaml:3:1: invalid YAML: expected ',' or '}', but got"),
+        ("keys: [\n  {id: w, secret: sesame\n", r"keys.yaml:3:1: invalid YAML: .*expected ',' or '}', but got"),
         ("keys:\n- id: w\n  secret: *sesame\n", r"keys.yaml:3:11: invalid YAML: found undefined alias a value"),
-        ("keys:\n- id: w\n  secret: !sesame x\n", r"keys.yaml:3:11: invalid YAML: could not determine a constructor"),
+        ("keys:\n- id: w\n  secret: !sesame x\n", r"keys.yaml:3:11: invalid YAML: the tag a value"),
         ('{"keys": [{"id": "w", "role": "worker",\n "from": "today"}]}', r"keys.yaml:2:2: keys.0.from: "),
         ('{"keys": [{"id": "sesame"\n "role": "worker"}]}', r"keys.yaml:2:2: invalid YAML: "),
         ("keys:\n- {G}\n- {G}\n", r"keys.yaml:3:4: two keys have the id 'w'"),
         ("\nkeys: [{G2}]\n", r"keys.yaml:2:1: the file has no worker's key"),
         (
-            "keys:\n- {G}\n- {id: a, app_id: a, secret_file: no, from: 2026-01-01T00:00:00Z}\n",
+            "keys:\n- {G}\n- {id: a, app_id: a, secret_file: none, from: 2026-01-01T00:00:00Z}\n",
             r":3:\d+: keys.1.secret_file",
         ),
         ("required_from: x\x00\n", r"keys.yaml:1:17: invalid YAML"),
@@ -389,5 +389,5 @@ def test_a_signing_key_is_never_shown() -> None:
 def test_a_file_with_too_many_levels_is_a_faulty_one(tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
     file.write_text("[" * 50_000)
-    with pytest.raises(InvalidSettings, match="too many levels"):
+    with pytest.raises(InvalidSettings, match="more than 64 levels"):
         read_keyring(file)

@@ -32,6 +32,8 @@ SECURE: Final[Mapping[str, str]] = {
     "redis": "rediss", "redis+sentinel": "rediss+sentinel", "kafka": "kafka+ssl", "neo4j": "neo4j+s", "bolt": "bolt+s"
 }  # fmt: skip
 """By scheme: the one that uses TLS."""
+_READ_AGAIN: Final = frozenset({"neo4j", "neo4j+s", "neo4j+ssc", "bolt", "bolt+s", "bolt+ssc"})
+"""The schemes of those that read the file of a password again."""
 _OWN: Final = frozenset({"redis", "redis+sentinel", "unix", "neo4j", "neo4j+ssc", "bolt", "bolt+ssc", *_NAMES})
 
 
@@ -46,6 +48,8 @@ class ServerLogin:
     """File of the authorities that sign the server's certificate; empty: those of the system."""
     cert: str = ""
     cert_key: str = ""
+    password_file: str = ""
+    """File that ``password`` comes from, for the products that read it again; others keep the password they have."""
 
     def applied(self, url: str, what: str) -> str:
         """Return the URL with all of this. A login in the URL stays, and so does what its query says.
@@ -66,6 +70,11 @@ class ServerLogin:
             raise InvalidSettings(f"{what}_{name} has no effect with {scheme}://{tls}")
         if "@" not in authority and (self.user or self.password):
             authority = f"{quote(self.user, safe='')}:{quote(self.password, safe='')}@{authority}"
+            if self.password_file and scheme in _READ_AGAIN:
+                names, given = (
+                    {**names, "password_file": "password_file"},
+                    {**given, "password_file": self.password_file},
+                )
         more = [f"{names[name]}={quote(value, safe='/')}" for name, value in given.items()
                 if not re.search(rf"[?&]{names[name]}=", query or "")]  # fmt: skip
         query = "&".join([*([query[1:]] if query and query != "?" else []), *more])

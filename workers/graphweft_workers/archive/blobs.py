@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ _PARTIAL: Final = ".partial"
 """Ending of a file that is being written; a process that was killed leaves it."""
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_RIGHT: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_WINDOWS: Final = re.compile(r"[A-Za-z]:[\\/](?!/)")
 _INSTALL: Final = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
 
 
@@ -125,15 +127,18 @@ class FileSystemBlobs:
                 self._filesystem.rm_file(f"{self._root}/{name}")
 
 
-def open_blobs(url: str) -> BlobStore:
+def open_blobs(url: str, *, existing: bool = False) -> BlobStore:
     """Return the store at a folder's path or a URL such as ``s3://bucket/prefix``. Nothing is read or written yet.
 
-    Raises ``InvalidSettings`` for a URL of an unknown kind, or without the package that it needs, and
-    ``ArchiveUnavailable`` for a kind that connects at once, such as ``ftp``, if its server does not answer.
+    Raises ``InvalidSettings`` for a URL of an unknown kind, or without the package that it needs, with ``existing`` for
+    a folder that does not exist, and ``ArchiveUnavailable`` for a kind that connects at once, such as ``ftp``, if its
+    server does not answer.
     """
     from fsspec import core  # takes 0.1 s, and most commands need no archive
 
     library: Any = core
+    if os.name == "posix" and _WINDOWS.match(url):  # it would be the name of a folder in the working folder
+        raise InvalidSettings(f"GRAPHWEFT_ARCHIVE_URL: {url!r} is a path of Windows: write one of this system")
     scheme = url.partition("://")[0] if "://" in url else "file"
     try:
         filesystem, root = library.url_to_fs(url)
@@ -149,7 +154,13 @@ def open_blobs(url: str) -> BlobStore:
         raise ArchiveUnavailable(
             f"the {scheme} archive does not work: {type(error).__name__}: {error}. {_next(error)}"
         ) from error
-    return FileSystemBlobs(filesystem, root, local="file" in _protocols(filesystem))
+    local = "file" in _protocols(filesystem)
+    if existing and local and not Path(root).is_dir():
+        raise InvalidSettings(
+            f"there is no archive: the folder {str(root)!r} does not exist. Check GRAPHWEFT_ARCHIVE_URL; a new archive "
+            "is made by `graphweft run archive` or `graphweft archive now`"
+        )
+    return FileSystemBlobs(filesystem, root, local=local)
 
 
 def _next(error: Exception) -> str:

@@ -39,18 +39,36 @@ class VerifiedPartition:
 async def verify(
     blobs: BlobStore, bus: Bus | None, *, tell: Callable[[VerifiedPartition], None] = lambda _: None
 ) -> AsyncIterator[VerifiedPartition]:
-    """Read all segments, and yield the result for each partition that has some.
+    """Read all segments, and yield the result for each partition that has some, or that lacks entries.
 
     With ``bus``, which is the bus alone, entries that are neither archived nor on the bus are faults too. ``tell`` gets
     the partition in hand after each segment. Raises ``ArchiveUnavailable`` and ``BusUnavailable``.
     """
     reader = ArchiveReader(blobs)
-    for number in await reader.partitions():
+    archived = await reader.partitions()
+    for number in archived:
         found = VerifiedPartition(partition=number)
         await _check(blobs, reader, found, tell)
         if bus is not None and not found.faults:
             await _compare(bus, reader, found)
         yield found
+    for status in await bus.partitions.status() if bus is not None else ():
+        if bus is not None and status.trimmed and status.id not in archived:
+            found = VerifiedPartition(partition=status.id)
+            await _compare(bus, reader, found)
+            yield found
+
+
+async def verify_presence(blobs: BlobStore, bus: Bus | None) -> list[str]:
+    """Return a fault for an archive of nothing, unless the bus, which may be None, never had an entry either."""
+    if await ArchiveReader(blobs).partitions() or await ArchivedState(blobs).known_layout() is not None:
+        return []
+    if bus is not None and not any(each.written for each in await bus.partitions.status()):
+        return []
+    return [
+        "the archive holds no entries: check that GRAPHWEFT_ARCHIVE_URL names that of the archive role; if nothing "
+        "was ever archived, run `graphweft archive now`"
+    ]
 
 
 async def verify_rules(blobs: BlobStore) -> list[str]:
@@ -152,7 +170,7 @@ async def _compare(bus: Bus, reader: ArchiveReader, found: VerifiedPartition) ->
         archived = max(end.count, (await reader.end(found.partition)).count)
         gap = LogGap(partition=found.partition, first=archived + 1, last=end.count + lost)
         found.faults += [
-            f"partition {found.partition}: {counted(part.entries, 'entry')} after {end.offset} "
+            f"partition {found.partition}: {counted(part.entries, 'entry')} after {end.offset or 'the beginning'} "
             f"{'is' if part.entries == 1 else 'are'} neither archived nor on the bus"
             for part in await _not_accepted(reader.blobs, found, [gap])
         ]

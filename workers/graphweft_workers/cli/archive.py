@@ -16,7 +16,7 @@ from graphweft_workers.archive.archiver import archive_now as copy_now
 from graphweft_workers.archive.log_gaps import accept_gaps, missing_entries
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.trim import TrimPlace, trim, trim_place
-from graphweft_workers.archive.verify import VerifiedPartition, verify, verify_rules
+from graphweft_workers.archive.verify import VerifiedPartition, verify, verify_presence, verify_rules
 from graphweft_workers.cli.command_logs import set_up_command_logs
 from graphweft_workers.cli.options import Data, Json, command
 from graphweft_workers.cli.output import show, warn
@@ -74,7 +74,7 @@ async def archive_verify(
 ) -> int | None:
     """Read the whole archive: hashes, order, gaps, rules, and whether the bus continues it. A fault exits with 1."""
     settings = Settings.load(data=data)
-    blobs = make_archive(settings)
+    blobs = make_archive(settings, existing=True)
     if accept_lost and no_bus:
         raise InvalidSettings("--accept-lost asks the bus what it still holds: leave out --no-bus")
     found: list[VerifiedPartition] = []
@@ -90,7 +90,7 @@ async def archive_verify(
             await accept_gaps(archived(bus, blobs), numbers, by=process_user() or UNKNOWN_USER)
         async for each in verify(blobs, bus, tell=tell):
             found.append(each)
-        faults = await verify_rules(blobs)
+        faults = [*await verify_presence(blobs, bus), *await verify_rules(blobs)]
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
     faults += [fault for each in found for fault in each.faults]
@@ -106,7 +106,7 @@ async def trim_bus(
 ) -> int | None:
     """Remove from the bus what is archived and applied. Commands and workers read it from the archive afterwards."""
     settings = Settings.load(data=data)
-    reader = ArchiveReader(make_archive(settings))
+    reader = ArchiveReader(make_archive(settings, existing=True))
     refused: dict[int, str] = {}
     async with _bus_alone(settings) as bus:
         numbers = range(await bus.partitions.count(fresh=True))

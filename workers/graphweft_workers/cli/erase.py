@@ -44,7 +44,8 @@ async def erase(
     settings = Settings.load(data=data)
     if user == "":
         raise InvalidSettings("invalid --user '': name the user, or leave --user out to erase the whole app")
-    blobs = make_archive(settings)
+    # With an archive whose name is misspelt, the real one would keep everything.
+    blobs = make_archive(settings, existing=settings.archive_url is not None)
     set_up_command_logs(settings)
     what = f"the user {user!r} of the app {app!r}" if user is not None else f"the whole app {app!r}"
     report = report or verify

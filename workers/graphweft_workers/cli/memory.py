@@ -399,7 +399,7 @@ async def _verify(settings: Settings, app: str, user: str, *, json: bool) -> int
     from graphweft_workers.archive.subject import Subject
     from graphweft_workers.replay.remains import Remains
 
-    blobs = make_archive(settings) if has_archive(settings) else None
+    blobs = make_archive(settings, existing=True) if has_archive(settings) else None
     async with (
         running_bus(settings),
         running_graph(settings) as live,

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field_validator, model_validator
 
-from graphweft.secret_files import secret_of
+from graphweft.secret_files import FILE, full_path, secret_of
 from graphweft.transports.access import ServerLogin
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.drivers import bus_driver, graph_driver
@@ -92,6 +92,9 @@ class DriverSettings(BaseModel):
         description="Server-side limit of each query of graphrag; without it `NEO4J_QUERY_TIMEOUT_MS`.",
     )
 
+    _graph_password_file: str = PrivateAttr("")
+    """The file that `graph_password` was read from, for a server whose driver reads it again; empty: none."""
+
     @property
     def driver_options(self) -> dict[str, Any]:
         """The settings of one driver only, by name."""
@@ -112,7 +115,12 @@ class DriverSettings(BaseModel):
     @property
     def graph_access(self) -> ServerLogin:
         """The login and the certificates for the graph server."""
-        return ServerLogin(user=self.graph_user or "", password=_secret(self.graph_password), ca=_file(self.graph_ca))
+        return ServerLogin(
+            user=self.graph_user or "",
+            password=_secret(self.graph_password),
+            password_file=self._graph_password_file,
+            ca=_file(self.graph_ca),
+        )
 
     @model_validator(mode="after")
     def _can_be_reached(self) -> Self:
@@ -151,8 +159,10 @@ def graph_url_of_environment() -> tuple[str, str] | None:
     """
     uri, user, database = (os.environ.get(f"NEO4J_{name}", "") for name in ("URI", "USERNAME", "DATABASE"))
     password = secret_of(os.environ, "NEO4J_PASSWORD") or ""
+    file = full_path(os.environ.get("NEO4J_PASSWORD" + FILE, ""))
     try:
-        return (join_neo4j_url(uri, user=user, password=password, database=database), "NEO4J_URI") if uri else None
+        url = join_neo4j_url(uri, user=user, password=password, password_file=file, database=database) if uri else ""
+        return (url, "NEO4J_URI") if url else None
     except InvalidSettings as error:
         raise InvalidSettings(f"NEO4J_URI, NEO4J_USERNAME, NEO4J_PASSWORD or NEO4J_DATABASE: {error}") from None
 

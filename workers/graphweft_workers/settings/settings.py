@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 
+from graphweft.secret_files import FILE
 from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
 from graphweft.variables import PREFIX
 from graphweft_contracts import InvalidSettings, Order
@@ -433,7 +434,7 @@ class Settings(ConsoleSettings):
         chosen |= options
         chosen |= of_other_tools(chosen)
         try:
-            return cls(**{name: given.value for name, given in chosen.items()})
+            found = cls(**{name: given.value for name, given in chosen.items()})
         except ValidationError as error:
             lines = [
                 f"{'.'.join(map(str, fault['loc']))}: {_said(fault)} (set by {chosen[str(fault['loc'][0])].origin})"
@@ -443,6 +444,9 @@ class Settings(ConsoleSettings):
             ]
             # The cause would show its input to whoever prints it, and a URL may hold a password.
             raise InvalidSettings("\n".join(lines)) from None
+        if "graph_password" in chosen:
+            found._graph_password_file = chosen["graph_password"].file
+        return found
 
     def as_environment(self) -> dict[str, str]:
         """Return the environment of this process with the settings in it, for a child process."""
@@ -459,6 +463,9 @@ class Settings(ConsoleSettings):
                 value = value.expanduser().resolve()
             if value is not None:
                 values[as_variable(name)] = str(value)
+        if self._graph_password_file:
+            values.pop(as_variable("graph_password"), None)
+            values[as_variable("graph_password") + FILE] = self._graph_password_file
         return values
 
     @property

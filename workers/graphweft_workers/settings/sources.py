@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from graphweft.secret_files import FILE, read_secret_file
+from graphweft.secret_files import FILE, full_path, read_secret_file
 from graphweft.variables import PREFIX, by_upper_name
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.drivers.settings import UNPREFIXED, graph_url_of_environment
 from graphweft_workers.settings.service_variables import service_variables
-from graphweft_workers.text.yaml_model import fault_without_value
+from graphweft_workers.text.yaml_model import read_tree
 
 _MOST_BYTES: Final = 64_000
 """A folder that others wrote may hold such a file, and a byte of YAML takes a kilobyte to read."""
@@ -31,6 +31,8 @@ class SettingValue(NamedTuple):
 
     value: Any
     origin: str
+    file: str = ""
+    """The file that the value was read from, if it is a secret in one."""
 
 
 class _Tool(NamedTuple):
@@ -74,37 +76,18 @@ def own_variables() -> dict[str, str]:
 
 def of_file(path: Path) -> dict[str, SettingValue]:
     """Return the settings of a file. Raises ``InvalidSettings``."""
-    import yaml  # most commands find no such file
+    from graphweft_rules.files.tree import KeyTable, plain  # most commands find no such file
 
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise InvalidSettings(f"{path}: a settings file has at most {_MOST_BYTES:,} bytes")
-        text = path.read_text("utf-8-sig")
-        tree: Any = yaml.compose(text, Loader=yaml.SafeLoader)
-        values: Any = yaml.safe_load(text)
+        size = path.stat().st_size
     except OSError as error:
         raise InvalidSettings(f"{path} cannot be read: {error.strerror}") from error
-    except yaml.MarkedYAMLError as error:  # its text quotes the line, which may hold a password
-        raise InvalidSettings(f"{path}{fault_without_value(error)}") from None
-    except RecursionError:
-        raise InvalidSettings(f"{path}: invalid YAML: it has too many levels") from None
-    except (yaml.YAMLError, ValueError) as error:  # bytes that are no text
-        raise InvalidSettings(f"{path}: invalid YAML: {error}") from error
-    if values is None:
-        return {}
-    if not isinstance(values, Mapping):
+    if size > _MOST_BYTES:
+        raise InvalidSettings(f"{path}: a settings file has at most {_MOST_BYTES:,} bytes")
+    root = read_tree(path, holds_secrets=True)
+    if not isinstance(root, KeyTable):
         raise InvalidSettings(f"{path}: expected `name: value` lines at the top")
-    # A key that YAML takes for something else than text, or merges, has no line here.
-    lines: dict[str, str] = {}
-    for key, _ in tree.value:
-        name, line = str(key.value), f":{key.start_mark.line + 1}"
-        if name in lines:
-            raise InvalidSettings(f"{path}{line}: repeated setting {name!r}: keep one")
-        lines[name] = line
-    found: dict[str, SettingValue] = {}
-    for name, value in values.items():  # pyright: ignore[reportUnknownVariableType]
-        found[str(name)] = SettingValue(value, f"{path}{lines.get(str(name), '')}")  # pyright: ignore[reportUnknownArgumentType]
-    return found
+    return {name: SettingValue(plain(entry.value), f"{path}:{entry.key.line}") for name, entry in root.entries.items()}
 
 
 def of_secret_files(
@@ -122,12 +105,14 @@ def of_secret_files(
         if named:
             if variables.get(as_variable(name)):
                 raise InvalidSettings(f"{as_variable(name)} and {variable} are both set: keep one")
-            found[name] = SettingValue(read_secret_file(Path(named), variable), variable)
+            found[name] = SettingValue(read_secret_file(Path(named), variable), variable, full_path(named))
         elif path is not None and path.value is not None:
             if name in in_file and in_file[name].value is not None:
                 raise InvalidSettings(f"{path.origin}: {name} and {setting} are both given: keep one")
             found[name] = SettingValue(
-                read_secret_file(Path(str(path.value)), f"{path.origin}: {setting}"), path.origin
+                read_secret_file(Path(str(path.value)), f"{path.origin}: {setting}"),
+                path.origin,
+                full_path(str(path.value)),
             )
     return found
 

@@ -12,14 +12,14 @@ from pydantic import BaseModel, ValidationError
 from graphweft_contracts import InvalidSettings
 
 if TYPE_CHECKING:  # a command without such a file need not wait for YAML to load
-    from yaml import MarkedYAMLError
-
     from graphweft_rules.files.model import Place
     from graphweft_rules.files.tree import Node
 
-_UNQUOTED: Final = re.compile(r"""(?:[^'"]|'.'|'<[^'>]*>')*""")
+_UNQUOTED: Final = re.compile(r"""(?:[^'"]|'.'|': '|'<[^'>]*>')*""")
 """An error of YAML up to the value that it quotes, which may be a secret. A character or a kind of token is none."""
-_UNREADABLE: Final = frozenset({"yaml-encoding", "yaml-syntax", "yaml-too-deep", "yaml-too-large"})
+_LEADING: Final = re.compile(r"""(['"]).*\1 (?=is |does not |merges )""", re.DOTALL)
+"""A value at the beginning of a fault, and the blank behind it."""
+_OF_KEY: Final = frozenset({"repeated-key", "unquoted-key", "yaml-merge"})
 
 
 def read_model[M: BaseModel](path: Path, model: type[M], *, setting: str, form: str, holds_secrets: bool = False) -> M:
@@ -28,17 +28,9 @@ def read_model[M: BaseModel](path: Path, model: type[M], *, setting: str, form: 
     Raises ``InvalidSettings`` with each fault and then ``form``, which shows what the file should look like. No
     value of the file is quoted, except in a fault of the YAML itself, and not even there with ``holds_secrets``.
     """
-    from graphweft_rules.files.source import parse
     from graphweft_rules.files.tree import plain
 
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InvalidSettings(f"{setting}: {str(path)!r} cannot be read: {error.strerror}") from error
-    root, findings = parse(data, str(path))
-    if findings:
-        told = [(each.place, _without_value(each.message) if holds_secrets else each.message) for each in findings]
-        raise InvalidSettings("\n".join(f"{setting}: {place}: invalid YAML: {message}" for place, message in told))
+    root = read_tree(path, prefix=f"{setting}: ", holds_secrets=holds_secrets)
     try:
         return model.model_validate(plain(root))
     except ValidationError as error:
@@ -50,16 +42,35 @@ def read_model[M: BaseModel](path: Path, model: type[M], *, setting: str, form: 
         raise InvalidSettings("\n".join([*faults, form])) from None
 
 
-def fault_without_value(error: MarkedYAMLError) -> str:
-    """Return ``:LINE:COLUMN: invalid YAML: …`` for a file that may hold secrets: no value of it is quoted."""
-    mark = error.problem_mark
-    where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-    return f"{where}: invalid YAML: {_without_value(error.problem or '')}"
+def read_tree(path: Path, *, prefix: str = "", holds_secrets: bool = False) -> Node:
+    """Return the values of a file with their places, read as strictly as rule files.
+
+    Raises ``InvalidSettings`` with each fault of the YAML, after ``prefix``. Such a fault may quote a value, but not
+    with ``holds_secrets``; keys are quoted.
+    """
+    from graphweft_rules.files.source import parse
+
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidSettings(f"{prefix}{str(path)!r} cannot be read: {error.strerror}") from error
+    root, findings = parse(data, str(path))
+    if findings:
+        raise InvalidSettings(
+            "\n".join(
+                f"{prefix}{each.place}: invalid YAML: "
+                f"{_without_value(each.message) if holds_secrets and each.code not in _OF_KEY else each.message}"
+                for each in findings
+            )
+        )
+    return root
 
 
 def _without_value(problem: str) -> str:
     if r"'\t'" in problem:
         return "found a tab: indent with spaces, not with tabs"
+    if found := _LEADING.match(problem):
+        return f"a value {problem[found.end() :]}"
     found = _UNQUOTED.match(problem)
     return problem if found is None or found[0] == problem else f"{found[0]}a value: put values in quotes"
 
@@ -73,17 +84,6 @@ def place_in(path: Path, *loc: str | int) -> str:
     except OSError:
         return str(path)
     return str(_place(root, loc))
-
-
-def place_of_fault(path: Path) -> str:
-    """Return file, line and column of the first fault of the YAML itself."""
-    from graphweft_rules.files.source import parse
-
-    try:
-        _, findings = parse(path.read_bytes(), str(path))
-    except OSError:
-        return str(path)
-    return next((str(each.place) for each in findings if each.code in _UNREADABLE), str(path))
 
 
 def _place(root: Node, loc: Sequence[str | int]) -> Place:

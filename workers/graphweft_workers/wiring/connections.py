@@ -93,8 +93,11 @@ def has_archive(settings: Settings) -> bool:
     return settings.archive_url is not None or (settings.archive is not None and Path(settings.archive).is_dir())
 
 
-def make_archive(settings: Settings) -> BlobStore:
-    """Return the archive, which may be empty. Raises ``InvalidSettings`` if the settings name none."""
+def make_archive(settings: Settings, *, existing: bool = False) -> BlobStore:
+    """Return the archive, which may be empty. Raises ``InvalidSettings`` if the settings name none.
+
+    With ``existing``, which is for whoever says what is in it, also if its folder does not exist.
+    """
     from graphweft_workers.archive.blobs import open_blobs
 
     if settings.archive is None:
@@ -102,7 +105,7 @@ def make_archive(settings: Settings) -> BlobStore:
             "there is no archive: set GRAPHWEFT_ARCHIVE_URL to a folder that all processes share, or to a URL such as "
             "s3://bucket/prefix, and start `graphweft run archive`"
         )
-    return open_blobs(settings.archive)
+    return open_blobs(settings.archive, existing=existing)
 
 
 def make_request_queue(settings: Settings, *, name: str) -> RequestQueue:

@@ -18,6 +18,7 @@ from graphweft_workers.drivers.neo4j import errors
 from graphweft_workers.drivers.neo4j.calls import failing, run, run_admin
 from graphweft_workers.drivers.neo4j.dialect import quoted
 from graphweft_workers.drivers.neo4j.errors import code_of
+from graphweft_workers.drivers.neo4j.login import Login, shared_login
 from graphweft_workers.drivers.neo4j.namespaces import LIVE, Namespace
 from graphweft_workers.drivers.neo4j.statements import (
     CLAIM,
@@ -68,7 +69,9 @@ class Databases:
         self._timing = timing
         self._template = graph_template
         self._timeout_s = timeout_s
+        self._clock = clock
         self._drivers: dict[str, AsyncDriver] = {}
+        self._logins: dict[str, Login] = {}
         self._multiple: dict[str, bool] = {}
         """For each server, whether it has a database per app."""
         self.owners = GraphOwners(self._ask_owner, clock=clock, fresh_s=timing.owner_s)
@@ -121,7 +124,8 @@ class Databases:
             self._drivers[uri] = library.driver(
                 address,
                 **options,
-                auth=(self._url.user, self._url.password) if self._url.user else None,
+                auth=(login := self._login(uri)),
+                resolver=login.resolve,
                 connection_timeout=5.0,
                 connection_acquisition_timeout=self._timing.grace_s,
                 notifications_min_severity=NotificationMinimumSeverity.OFF,
@@ -129,6 +133,11 @@ class Databases:
                 user_agent="graphweft",
             )
         return self._drivers[uri]
+
+    def _login(self, uri: str) -> Login:
+        if uri not in self._logins:
+            self._logins[uri] = shared_login(self._url, uri, clock=self._clock, timing=self._timing)
+        return self._logins[uri]
 
     async def graph(self, app_id: str) -> Database:
         """Return the app's database; it may not exist."""
@@ -245,5 +254,6 @@ class Databases:
         """Open a session. With ``ours`` its statements are graphweft's; a refusal means an unavailable graph."""
         driver: Any = graph.driver
         session: AsyncSession = driver.session(database=graph.database, default_access_mode=access)
-        async with failing(limit_s + self._timing.grace_s, ours=ours), session:
-            yield session
+        with self._login(graph.uri).session():
+            async with failing(limit_s + self._timing.grace_s, ours=ours), session:
+                yield session

@@ -50,18 +50,21 @@ _NOT_THE_QUERY: Final = (
     "Neo.ClientError.General.",
     "Neo.ClientError.Transaction.",
 )
-_LOGIN: Final = frozenset(
-    {
-        "Neo.ClientError.Security.AuthenticationRateLimit",
-        "Neo.ClientError.Security.AuthorizationExpired",
-        "Neo.ClientError.Security.CredentialsExpired",
-        "Neo.ClientError.Security.TokenExpired",
-        "Neo.ClientError.Security.Unauthorized",
-    }
-)
+USER_LOCKED: Final = "Neo.ClientError.Security.AuthenticationRateLimit"
+"""The code for a user that had too many wrong passwords just now; this one was not looked at."""
+WRONG_LOGIN: Final = frozenset({USER_LOCKED, "Neo.ClientError.Security.Unauthorized"})
+"""Codes after which each further login may lock the user."""
+_LOGIN: Final = WRONG_LOGIN | {
+    "Neo.ClientError.Security.AuthorizationExpired",
+    "Neo.ClientError.Security.CredentialsExpired",
+    "Neo.ClientError.Security.TokenExpired",
+}
 _OWN_MEMORY: Final = "db.memory.transaction.max"
 """The setting that is named if one transaction is too large, not all together."""
-_LOGIN_HELP: Final = "set NEO4J_USERNAME and NEO4J_PASSWORD, or user:password@ in GRAPHWEFT_GRAPH_URL"
+_LOGIN_HELP: Final = (
+    "set GRAPHWEFT_GRAPH_USER and GRAPHWEFT_GRAPH_PASSWORD, or NEO4J_USERNAME and NEO4J_PASSWORD, or user:password@ in "
+    "GRAPHWEFT_GRAPH_URL"
+)
 _AGAIN_S: Final = 5.0
 """The wait before a retry that needs an operator."""
 

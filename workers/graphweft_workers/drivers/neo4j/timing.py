@@ -18,6 +18,13 @@ class Neo4jTiming:
     """Limit of commands about databases and indexes."""
     owner_s: float = 1.0
     """How long readers rely on what a graph said of its app; a responder reads that ten times a second."""
+    refused_s: float = 15.0
+    """The wait after a wrong login before the server is asked again; it doubles each time."""
+    longest_refused_s: float = 300.0
+    locked_s: float = 5.0
+    """The same where the server has locked the user, and did not look at the password: as long as it locks one."""
+    login_s: float = 1.0
+    """How long others wait for the answer to one such question."""
 
 
 NEO4J_TIMING: Final = Neo4jTiming()

@@ -16,6 +16,7 @@ from graphweft_contracts import InvalidSettings
 NEO4J_SCHEMES: Final = ("neo4j", "neo4j+s", "neo4j+ssc", "bolt", "bolt+s", "bolt+ssc")
 APP: Final = "{app_id}"
 _CA: Final = "ca="
+_PASSWORD_FILE: Final = "password_file="
 _URL: Final = re.compile(
     r"""
     (?P<scheme>[a-z0-9+]+)://
@@ -37,6 +38,8 @@ class Neo4jUrl:
     """For the driver: scheme, host, port and the routing context, without login and database."""
     user: str = ""
     password: str = field(default="", repr=False)
+    password_file: str = ""
+    """File of the password, which is read again when the server refuses it; empty: none."""
     database: str = ""
     ca: str = ""
     """File of the authorities that sign the server's certificate; empty: those of the system."""
@@ -56,16 +59,21 @@ def split_neo4j_url(url: str) -> Neo4jUrl:
             "write %2F for / in a password, and the like"
         )
     port = f":{found['port']}" if found["port"] else ""
-    routing = [part for part in (found["query"] or "?")[1:].split("&") if part and not part.startswith(_CA)]
-    ca = next((part[len(_CA) :] for part in (found["query"] or "?")[1:].split("&") if part.startswith(_CA)), "")
+    parts = [part for part in (found["query"] or "?")[1:].split("&") if part]
+    routing = [part for part in parts if not part.startswith((_CA, _PASSWORD_FILE))]
+    ca, password_file = (
+        unquote(next((part[len(name) :] for part in parts if part.startswith(name)), ""))
+        for name in (_CA, _PASSWORD_FILE)
+    )
     if ca and not found["scheme"].endswith("+s"):
         raise InvalidSettings("a file of authorities needs TLS: begin the Neo4j URL with neo4j+s:// or bolt+s://")
     query = f"?{'&'.join(routing)}" if routing else ""
     return Neo4jUrl(
         uri=f"{found['scheme']}://{found['host']}{port}{query}",
-        ca=unquote(ca),
+        ca=ca,
         user=unquote(found["user"] or ""),
         password=unquote(found["password"] or ""),
+        password_file=password_file,
         database=found["database"] or "",
     )
 
@@ -77,15 +85,20 @@ def tls_options(url: Neo4jUrl, uri: str) -> tuple[str, dict[str, Any]]:
     return uri.replace("+s://", "://", 1), {"ssl_context": tls_context(url.ca, None, None)}
 
 
-def join_neo4j_url(uri: str, *, user: str = "", password: str = "", database: str = "") -> str:
-    """Return the four variables of Neo4j's tools as one URL. Raises ``InvalidSettings``."""
+def join_neo4j_url(uri: str, *, user: str = "", password: str = "", password_file: str = "", database: str = "") -> str:
+    """Return the four variables of Neo4j's tools as one URL. Raises ``InvalidSettings``.
+
+    ``password_file`` is the file that ``password`` comes from, if any.
+    """
     scheme, separator, rest = uri.partition("://")
-    address, question, query = rest.rstrip("/").partition("?")
+    address, _, query = rest.rstrip("/").partition("?")
     login = f"{quote(user or 'neo4j', safe='')}:{quote(password, safe='')}@" if user or password else ""
     host = address.rpartition("@")[2]
     if login and host != address:
         raise InvalidSettings("NEO4J_URI contains a login, and NEO4J_USERNAME or NEO4J_PASSWORD is set too: keep one")
     path = f"/{database}" if database else ""
-    url = f"{scheme}{separator}{login}{address}{path}{question}{query}"
+    if password_file:
+        query = "&".join(filter(None, [query, f"{_PASSWORD_FILE}{quote(password_file, safe='/')}"]))
+    url = f"{scheme}{separator}{login}{address}{path}{'?' * bool(query)}{query}"
     split_neo4j_url(url)
     return url

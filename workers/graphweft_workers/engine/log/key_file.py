@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from graphweft.secret_files import read_secret_file
 from graphweft_contracts import InvalidSettings
@@ -17,7 +16,7 @@ from graphweft_contracts.events import AppId
 from graphweft_contracts.moments import Moment
 from graphweft_contracts.signatures import KEY_ID_PATTERN, SECRET_PATTERN, SigningKey
 from graphweft_workers.engine.log.keyring import Keyring, KeyringKey, Role
-from graphweft_workers.text.yaml_model import fault_without_value, place_in, place_of_fault
+from graphweft_workers.text.yaml_model import place_in, read_model
 
 _ORIGIN: Final = "signing_keys"
 _OTHERS: Final = 0o077
@@ -60,24 +59,7 @@ def files_open_to_others(path: Path) -> list[Path]:
 
 
 def _read(path: Path) -> _File:
-    try:
-        raw: Any = yaml.safe_load(path.read_text("utf-8-sig"))
-    except OSError as error:
-        raise InvalidSettings(f"{_ORIGIN}: {str(path)!r} cannot be read: {error.strerror}") from error
-    except yaml.MarkedYAMLError as error:  # its text quotes the line, which may hold a secret
-        raise InvalidSettings(f"{_ORIGIN}: {path}{fault_without_value(error)}") from None
-    except (yaml.YAMLError, ValueError, RecursionError):
-        where = place_of_fault(path)
-        raise InvalidSettings(f"{_ORIGIN}: {where}: invalid YAML: it is not text, or has too many levels") from None
-    try:
-        return _File.model_validate(raw)
-    except ValidationError as error:
-        faults = (
-            f"{_ORIGIN}: {place_in(path, *fault['loc'])}: {'.'.join(map(str, fault['loc'])) or 'the file'}: "
-            f"{fault['msg'].removeprefix('Value error, ')}"
-            for fault in error.errors(include_input=False, include_url=False, include_context=False)
-        )
-        raise InvalidSettings("\n".join([*faults, f"each key is {_FORM}"])) from None
+    return read_model(path, _File, setting=_ORIGIN, form=f"each key is {_FORM}", holds_secrets=True)
 
 
 def _key(entry: _Entry, path: Path, number: int) -> KeyringKey:

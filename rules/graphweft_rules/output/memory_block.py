@@ -63,7 +63,8 @@ class MemoryRow:
     @property
     def size(self) -> int:
         """The approximate number of characters of its line."""
-        return len(self.text) + len(self.who) + len(self.because) + _LINE if self.text else 0
+        because = len(self.because) if self.kind in _KNOWN else 0
+        return len(self.text) + len(self.who) + because + _LINE if self.text else 0
 
 
 class MemoryRowReader:
@@ -160,7 +161,8 @@ def _said_line(row: MemoryRow) -> str:
     who = f"{row.who}: " if row.who else f"{row.kind}: " if row.kind not in _SAID else ""
     again = f" ({row.times} times, last on this day)" if row.times > 1 else ""
     until = f" (until {row.until})" if row.until else ""
-    return f"- {who}{row.text}{again}{until}"
+    doubted = f" (in doubt since {row.doubted})" if row.doubted else ""
+    return f"- {who}{row.text}{again}{until}{doubted}"
 
 
 def _who(name: str, role: str) -> str:

@@ -190,6 +190,12 @@ def test_a_fact_in_doubt_says_since_when_and_why() -> None:
     ]
 
 
+def test_a_turn_in_doubt_says_since_when() -> None:
+    doubt = {"doubted_at": "2026-11-21T00:00:00Z", "doubted_because": "I work for Acme."}
+    lines = shown(row("My phone number is 555 1234.", **doubt), today=None)
+    assert lines[-1] == "- user: My phone number is 555 1234. (in doubt since 2026-11-21)"
+
+
 def test_a_turn_that_no_longer_holds_says_until_when() -> None:
     rows = [
         MemoryRow(text="I live in Oslo.", kind="memory", who="user", time="2026-01-01T00:00:00Z", until="2026-03-05"),

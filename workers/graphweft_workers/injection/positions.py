@@ -22,6 +22,8 @@ from graphweft_workers.support.timing import TIMING, ContextTiming
 
 _MOST: Final = 100
 """Events before a position that are examined."""
+_PAGE: Final = 10
+"""Events read at once: each may have a megabyte."""
 _LOOKS: Final = 8
 """Reads of the log at the same time; further requests rely on the checkpoints alone."""
 
@@ -171,7 +173,8 @@ class Positions:
         count = looked = 0
         there = False
         turn_at = self.clock.monotonic()
-        async with contextlib.aclosing(backwards(self.bus.log, position.partition, position.offset)) as entries:
+        back = backwards(self.bus.log, position.partition, position.offset, most=_PAGE)
+        async with contextlib.aclosing(back) as entries:
             async for entry in entries:
                 # Without the event itself, the log was trimmed or recreated, and proves nothing.
                 there = there or entry.offset == position.offset

@@ -44,9 +44,9 @@ async def what_is_there(log: EventLog, partition: int, after: CommittedPosition)
         after = CommittedPosition(offset=batch.entries[-1].offset, count=count)
 
 
-async def backwards(log: EventLog, partition: int, offset: str) -> AsyncGenerator[Entry]:
-    """Yield the entries of a partition up to and including ``offset``, the newest first."""
-    limit, last = _FIRST, ""
+async def backwards(log: EventLog, partition: int, offset: str, *, most: int = PAGE) -> AsyncGenerator[Entry]:
+    """Yield the entries of a partition up to and including ``offset``, the newest first. Reads ``most`` at once."""
+    limit, last = min(_FIRST, most), ""
     while offset:
         page = await log.before(partition, offset, limit=limit)
         fresh = page[:-1] if page and page[-1].offset == last else page
@@ -55,7 +55,7 @@ async def backwards(log: EventLog, partition: int, offset: str) -> AsyncGenerato
         for entry in reversed(fresh):
             yield entry
         offset = last = fresh[0].offset
-        limit = _next_limit(fresh, limit)
+        limit = min(most, _next_limit(fresh, limit))
 
 
 async def forwards(log: EventLog, partition: int, after: str, end: str) -> AsyncGenerator[Entry]:

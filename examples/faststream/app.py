@@ -25,7 +25,7 @@ async def answer(question: str, context: AgentContext) -> str:
     return f"{await found.decode()}; orders known before: {context.text.count('on its way')}"
 
 
-@broker.subscriber(stream=StreamSub(EFFECTS_STREAM, last_id="$"))
+@broker.subscriber(stream=StreamSub(EFFECTS_STREAM, group="followers", consumer="one"))
 async def follow(effects: Effects) -> None:
     seen.put_nowait(effects)
 

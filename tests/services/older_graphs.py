@@ -178,6 +178,7 @@ class Deployment:
             "GRAPHWEFT_GRAPH_URL": place.url,
             "GRAPHWEFT_RULES": str(folder / "rules"),
             "GRAPHWEFT_PARTITIONS": "2",
+            "GRAPHWEFT_ORDER": "chat",  # as the transport here: either may make the bus
             "GRAPHWEFT_BATCH_EVENTS": "5",
             "GRAPHWEFT_LEASE_S": "2",
             "GRAPHWEFT_LOG_FORMAT": "json",

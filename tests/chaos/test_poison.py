@@ -180,7 +180,8 @@ async def test_a_neighbour_is_neither_delayed_nor_forgotten(
         counted = "MATCH (i:Item) RETURN sum(i.count)"
         found = [(await graph.read(app, counted, {}, timeout_s=120)).rows[0][0] for app in (new, quiet, loud)]
     assert found == [1, 2, many + 1]
-    most = 2 * 2 * 100  # two mutations, and two batches in hand
+    # Two mutations; two batches in hand, and one that begins while the graphs of the others are opened. All are 6,000.
+    most = 2 * 3 * 100
     assert watching.before[quiet] <= most
     assert watching.begun[new] <= most
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.changes``: what forms of words know of what changes, in talk that nobody wrote for them.
+"""``python -m benchmarks.changes``: how many changes in ordinary talk a memory notices without a model.
 
 Two persons who had not seen the forms of claims wrote 80 pairs of a statement and a later message that changes it, 120
 pairs that are alike and change nothing, and 60 short dialogues with a question. Each is told by a user of its own,

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from tests.services.kafka_admin import administrator
 from tests.services.layouts import spread
 from tests.services.waiting import until
 
@@ -32,16 +33,6 @@ _SETTINGS: Final = {
 }
 _TIME_MS: Final = 1_700_000_000_000
 _LATER_MS: Final = 4_000_000_000_000  # after the ends of transactions, which have the time of the broker
-
-
-@contextlib.asynccontextmanager
-async def admin_of(url: str) -> AsyncIterator[Any]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=url.removeprefix("kafka://"))
-    await admin.start()
-    try:
-        yield admin
-    finally:
-        await admin.close()
 
 
 @contextlib.asynccontextmanager
@@ -85,7 +76,7 @@ async def reads(bus: Bus, *, limit: int, wait_s: float | None) -> tuple[list[byt
 
 async def test_what_compaction_removed_is_lost_and_read_from_the_archive(kafka_url: str, tmp_path: Path) -> None:
     everything = [b"a0", b"b1", b"a2", b"c3", b"b4", b"a5", b"d0", b"c1", b"d2", b"next0", b"end0"]
-    async with admin_of(kafka_url) as admin:
+    async with administrator(kafka_url) as admin:
         await admin.create_topics([NewTopic(channels.EVENTS_TOPIC, 1, 1, topic_configs=_SETTINGS)])
         async with contextlib.aclosing(kafka_bus(kafka_url, new=spread(1), session_s=SESSION_S, barrier_s=20.0)) as bus:
             await bus.partitions.count()

@@ -12,9 +12,10 @@ from typing import Any, override
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.admin import NewPartitions, NewTopic
 from structlog.testing import capture_logs
 from tests.services.fixtures import Logs
+from tests.services.kafka_admin import administrator
 from tests.services.layouts import spread
 from tests.services.rules import load_rules
 from tests.services.waiting import until
@@ -90,16 +91,6 @@ def tool(app: str, chat: str, name: str, *, parts: int = 2) -> Event:
 
 def outgoing(key: str) -> Outgoing:
     return Outgoing(key=key, fields={wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: b"{}"})
-
-
-@asynccontextmanager
-async def administrator(url: str) -> AsyncIterator[Any]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=url.removeprefix("kafka://"))
-    await admin.start()
-    try:
-        yield admin
-    finally:
-        await admin.close()
 
 
 async def grow(url: str, partitions: int) -> None:

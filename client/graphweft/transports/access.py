@@ -68,15 +68,13 @@ class ServerLogin:
             tls = f"; TLS needs {secure(scheme)}://" if secure(scheme) != scheme and "sasl" not in wrong else ""
             name = wrong[0].upper() if what.isupper() else wrong[0]
             raise InvalidSettings(f"{what}_{name} has no effect with {scheme}://{tls}")
+        added = {names[name]: value for name, value in given.items()}
         if "@" not in authority and (self.user or self.password):
             authority = f"{quote(self.user, safe='')}:{quote(self.password, safe='')}@{authority}"
             if self.password_file and scheme in _READ_AGAIN:
-                names, given = (
-                    {**names, "password_file": "password_file"},
-                    {**given, "password_file": self.password_file},
-                )
-        more = [f"{names[name]}={quote(value, safe='/')}" for name, value in given.items()
-                if not re.search(rf"[?&]{names[name]}=", query or "")]  # fmt: skip
+                added["password_file"] = self.password_file
+        more = [f"{name}={quote(value, safe='/')}" for name, value in added.items()
+                if not re.search(rf"[?&]{name}=", query or "")]  # fmt: skip
         query = "&".join([*([query[1:]] if query and query != "?" else []), *more])
         return f"{scheme}://{authority}{path}{'?' * bool(query)}{query}"
 

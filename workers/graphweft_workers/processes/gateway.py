@@ -9,7 +9,7 @@ from typing import Final
 
 from graphweft import Client
 from graphweft.transport import Transport
-from graphweft_contracts import InvalidSettings, Transient
+from graphweft_contracts import InvalidSettings
 from graphweft_contracts.plurals import counted
 from graphweft_workers.apps import AppPolicies
 from graphweft_workers.engine.usage.host_clock import HostClock
@@ -131,5 +131,4 @@ async def _counting(
                 yield
         finally:
             await usage.exchange()
-            with contextlib.suppress(Transient):
-                await host_clock.aclose()
+            await host_clock.aclose()

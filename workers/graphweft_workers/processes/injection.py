@@ -18,7 +18,6 @@ from graphweft_contracts import (
     GraphweftError,
     InvalidRules,
     QueryFailed,
-    Transient,
 )
 from graphweft_workers.embedding.cached import CachedEmbedder
 from graphweft_workers.embedding.protocol import Embedder
@@ -95,7 +94,7 @@ async def open_injection(settings: Settings) -> AsyncGenerator[Service]:
         usage = ResponderUsage(bus.usage, graph.without_turn, name=name)
         stack.push_async_callback(_report_last, usage)
         host_clock = HostClock(bus, "responder", name=name)
-        stack.push_async_callback(_end_quietly, host_clock)
+        stack.push_async_callback(host_clock.aclose)
         background = [_follow(active, settings, pipeline.purges), compile_rest(active), usage.run(), host_clock.run()]
         if embedder is not None:
             background += [_wake(embedder), _name_other_models(graph, embedder.model)]
@@ -117,12 +116,6 @@ async def _report_last(usage: ResponderUsage) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(_REPORT_S):
             await usage.report()
-
-
-async def _end_quietly(host_clock: HostClock) -> None:
-    with suppress(Transient, TimeoutError):
-        async with asyncio.timeout(_REPORT_S):
-            await host_clock.aclose()
 
 
 async def _wake(embedder: Embedder) -> None:

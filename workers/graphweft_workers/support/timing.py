@@ -327,6 +327,8 @@ class HostClockTiming:
     """How often it is compared with that of the bus."""
     skew_s: float = 0.5
     """By how much it may differ: runtimes wait about half a second for a context."""
+    end_s: float = 1.0
+    """How long the bus may take to forget it at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

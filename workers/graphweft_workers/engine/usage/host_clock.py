@@ -6,6 +6,8 @@ and ``doctor``, which run elsewhere, name it.
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
@@ -55,7 +57,7 @@ class HostClock:
             if abs(ahead_s) > self._timing.skew_s:
                 await self._differ(ahead_s, told)
             elif self._record is not None:
-                await self.aclose()
+                await self._remove()
                 logger.info("clock_is_right")
             self._failed = False
         except Transient as error:
@@ -64,7 +66,12 @@ class HostClock:
             self._failed = True
 
     async def aclose(self) -> None:
-        """Remove what the bus says of this clock. Raises ``BusUnavailable``."""
+        """Remove what the bus says of this clock, if it answers in time; others remove it otherwise."""
+        with suppress(Transient, TimeoutError):
+            async with asyncio.timeout(self._timing.end_s):
+                await self._remove()
+
+    async def _remove(self) -> None:
         if self._record is not None:
             await self._bus.usage.put(self._key, None)
             self._record = None

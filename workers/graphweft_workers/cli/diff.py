@@ -19,8 +19,7 @@ from graphweft_workers.cli.rebuild import check_to, read_to
 from graphweft_workers.cli.replay_progress import replay_progress
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.settings.settings import Settings
-from graphweft_workers.wiring.default_rules import with_default_rules
-from graphweft_workers.wiring.rules import active_files, load_given_rules, logged_rules
+from graphweft_workers.wiring.rules import checked_rules, load_given_rules, logged_rules
 from graphweft_workers.wiring.running import running_app_log
 from graphweft_workers.wiring.second_graph import scratch_graph
 
@@ -66,10 +65,8 @@ async def diff(
         from graphweft_workers.replay.history_diff import HistoryComparison
         from graphweft_workers.reports.diff import DiffReport
         from graphweft_workers.reports.diff_page import page_of
-        from graphweft_workers.wiring.query_check import refuse_wrong_queries
 
-        given = with_default_rules(given, rules, await active_files(log.bus, app))
-        await refuse_wrong_queries(log.live, (*given.mutations, *given.injections))
+        given = await checked_rules(given, rules, log.bus, app, log.live)
         await log.refuse_preludes()
         await check_to(log.bus, place)
         if gaps := await log.check_complete():

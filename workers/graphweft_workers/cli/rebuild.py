@@ -25,8 +25,7 @@ from graphweft_workers.reports.report import PlainReport, TextTable
 from graphweft_workers.settings.settings import Settings
 from graphweft_workers.support.garbage_collection import collect_less_often
 from graphweft_workers.text.iso_time import in_utc, iso_time
-from graphweft_workers.wiring.default_rules import with_default_rules
-from graphweft_workers.wiring.rules import active_files, load_given_rules, logged_rules
+from graphweft_workers.wiring.rules import checked_rules, load_given_rules, logged_rules
 from graphweft_workers.wiring.running import running_graph, running_log
 from graphweft_workers.wiring.second_graph import drop_second, second_place
 from graphweft_workers.wiring.snapshots import make_restoring
@@ -130,10 +129,7 @@ async def rebuild(
     given = None if options.rules is None else load_given_rules(settings, options.rules)
     async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
         if given is not None and options.rules is not None:
-            from graphweft_workers.wiring.query_check import refuse_wrong_queries
-
-            given = with_default_rules(given, options.rules, await active_files(bus, app or ALL_APPS))
-            await refuse_wrong_queries(live, (*given.mutations, *given.injections))
+            given = await checked_rules(given, options.rules, bus, app or ALL_APPS, live)
         await check_to(bus, to)
         rules = logged_rules(settings, bus, without_lost=True)  # only the apps whose events need a lost one fail
         work = _RebuildWork(settings, bus, live, rules, place, options, given, to)

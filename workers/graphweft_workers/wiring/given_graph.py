@@ -17,11 +17,8 @@ from graphweft_workers.replay.app_log import AppLog
 from graphweft_workers.replay.replay import Replay, ReplayStep
 from graphweft_workers.rule_sets.active_rules import ActiveRules, FixedRules
 from graphweft_workers.settings.settings import Settings
-from graphweft_workers.wiring.default_rules import with_default_rules
-from graphweft_workers.wiring.embedder import make_embedder
-from graphweft_workers.wiring.pipelines import make_pipeline
-from graphweft_workers.wiring.query_check import refuse_wrong_queries
-from graphweft_workers.wiring.rules import active_files, load_given_rules, logged_rules
+from graphweft_workers.wiring.pipelines import opened_pipeline
+from graphweft_workers.wiring.rules import checked_rules, load_given_rules, logged_rules
 from graphweft_workers.wiring.second_graph import scratch_graph
 
 if TYPE_CHECKING:
@@ -52,9 +49,7 @@ async def replay_given(settings: Settings, log: AppLog, folder: Path, *, tell: T
     Raises ``InvalidSettings`` if the log lacks its beginning, for an app that was restored, or if there is no place for
     a second graph; and ``RulesError`` for faults of the rules.
     """
-    given = load_given_rules(settings, folder)
-    given = with_default_rules(given, folder, await active_files(log.bus, log.app_id))
-    await refuse_wrong_queries(log.live, (*given.mutations, *given.injections))
+    given = await checked_rules(load_given_rules(settings, folder), folder, log.bus, log.app_id, log.live)
     await log.refuse_preludes()
     gaps = await log.check_complete()
     lived = logged_rules(settings, log.bus, without_lost=True)
@@ -73,15 +68,11 @@ async def replay_given(settings: Settings, log: AppLog, folder: Path, *, tell: T
 @asynccontextmanager
 async def answered_here(settings: Settings, rules: ActiveRules, graph: GraphStore, app: str) -> AsyncGenerator[Client]:
     """Yield a client whose requests this process answers, as a responder with these settings would."""
-    embedder = make_embedder(settings)
-    pipeline = make_pipeline(settings, rules, graph, embedder=embedder)
-    try:
-        async with Client(transport=_PipelineTransport(pipeline), app_id=app) as client:
-            yield client
-    finally:
-        await pipeline.aclose()
-        if embedder is not None:
-            await embedder.aclose()
+    async with (
+        opened_pipeline(settings, rules, graph) as pipeline,
+        Client(transport=_PipelineTransport(pipeline), app_id=app) as client,
+    ):
+        yield client
 
 
 class _PipelineTransport:

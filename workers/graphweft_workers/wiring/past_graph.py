@@ -19,7 +19,7 @@ from graphweft_workers.replay.past import find_past
 from graphweft_workers.replay.replay import Replay, ReplayStep
 from graphweft_workers.rule_sets.lost_rules import MissingRules, RulesLost
 from graphweft_workers.settings.settings import Settings
-from graphweft_workers.wiring.pipelines import make_pipeline
+from graphweft_workers.wiring.pipelines import opened_pipeline
 from graphweft_workers.wiring.rules import logged_rules
 from graphweft_workers.wiring.second_graph import scratch_graph
 from graphweft_workers.wiring.snapshots import make_restoring
@@ -63,8 +63,6 @@ class PastGraph:
 
     async def context(self, settings: Settings, fields: Mapping[str, Any]) -> ContextReply:
         """Answer a context request as a responder would have at that time. Raises ``RulesLost``."""
-        from graphweft_workers.wiring.embedder import make_embedder
-
         if isinstance(self.rules, MissingRules):
             raise RulesLost(self.rules.digest)
         try:
@@ -73,21 +71,9 @@ class PastGraph:
         except ValidationError as error:
             first = error.errors()[0]
             raise InvalidSettings(f"invalid request: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-        embedder = make_embedder(settings)
-        pipeline = make_pipeline(
-            settings,
-            self.rules,
-            self.graph,
-            clock=PastClock(self.time, SYSTEM_CLOCK),
-            embedder=embedder,
-            query_timeout_s=_QUERY_S,
-        )
-        try:
+        clock = PastClock(self.time, SYSTEM_CLOCK)
+        async with opened_pipeline(settings, self.rules, self.graph, clock=clock, query_timeout_s=_QUERY_S) as pipeline:
             return await pipeline.answer(request)
-        finally:
-            await pipeline.aclose()
-            if embedder is not None:
-                await embedder.aclose()
 
 
 @asynccontextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from graphweft_contracts.clock import SYSTEM_CLOCK, Clock
@@ -44,3 +46,19 @@ def make_pipeline(
         redact=settings.context_redact,
         **given,
     )
+
+
+@asynccontextmanager
+async def opened_pipeline(
+    settings: Settings, rules: RuleSet | ActiveRules, graph: GraphStore, **more: Any
+) -> AsyncGenerator[ContextPipeline]:
+    """Yield a pipeline with the embedder of the settings; see ``make_pipeline``."""
+    from graphweft_workers.wiring.embedder import make_embedder
+
+    async with AsyncExitStack() as stack:
+        embedder = make_embedder(settings)
+        if embedder is not None:
+            stack.push_async_callback(embedder.aclose)
+        pipeline = make_pipeline(settings, rules, graph, embedder=embedder, **more)
+        stack.push_async_callback(pipeline.aclose)
+        yield pipeline

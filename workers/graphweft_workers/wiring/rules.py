@@ -258,6 +258,18 @@ async def store(bus: Bus, rules: RuleSet) -> None:
     await bus.rules.store(rules.digest, stored_rules(rules))
 
 
+async def checked_rules(given: RuleSet, folder: Path, bus: Bus, app_id: str, graph: GraphStore) -> RuleSet:
+    """Return the rules of a folder, with the default rules that are active for an app, or for all.
+
+    Raises ``RulesError`` if the graph server refuses one of their queries, ``BusUnavailable``, ``GraphUnavailable``.
+    """
+    from graphweft_workers.wiring.query_check import refuse_wrong_queries
+
+    rules = with_default_rules(given, folder, await active_files(bus, app_id))
+    await refuse_wrong_queries(graph, (*rules.mutations, *rules.injections))
+    return rules
+
+
 async def push_if_new(bus: Bus, rules: RuleSet, folder: Path) -> None:
     """Push the rules of a folder for all apps, unless they were pushed before. Raises ``BusUnavailable``.
 
